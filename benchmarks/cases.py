@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from benchmarks.edit_formats import render_blocks, render_lazy, render_replacement
+from benchmarks.harness import say
 from editor.errors import EditSyntaxError
 from editor.formats import parse_files
 from editor.grammars import find_language
@@ -131,7 +132,7 @@ def read_records(path: Path) -> Iterator[tuple[Path, list[Record]]]:
             data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
             found = [json.loads(line) for line in data.split(b"\n") if line.strip()]
         except (ValueError, OSError, EOFError) as error:
-            print(f"{file} cannot be read: {error}", file=sys.stderr)
+            say(f"{file} cannot be read: {error}")
             found = []
         yield file, [record for record in found if isinstance(record, dict)]
 
@@ -328,7 +329,6 @@ def add_case_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=get_args(FormatName), help="only the cases with an edit in this format")
     parser.add_argument("--limit", type=int, help="a sample of this many cases")
     parser.add_argument("--seed", type=int, default=0, help="for the sample")
-    parser.add_argument("--json", type=Path, help="write summary and rows there")
 
 
 def add_part_flag(parser: argparse.ArgumentParser) -> None:

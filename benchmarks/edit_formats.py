@@ -1,4 +1,4 @@
-"""Two texts, or the parts of an edit, written out as an edit in each format: what a careful model would have sent.
+"""Write an edit in each format, from the texts before and after it or from its parts.
 
 The functions return None where a format cannot say it: a block of whole lines knows nothing of the final newline, and a
 marker line inside the text may leave no marker free.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -17,6 +18,15 @@ Row = dict[str, Any]
 
 BUSY = 0.5
 """Load of the machine, in running processes, from which times are not to be kept."""
+
+
+def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    """Make the parser of a command, with `--json`."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    prog = f"python -m benchmarks.{name}"
+    parser = argparse.ArgumentParser(prog=prog, description=description, formatter_class=formatter)
+    parser.add_argument("--json", type=Path, help="write summary and rows there")
+    return parser
 
 
 def describe_machine() -> str:
@@ -45,10 +55,12 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def write_json(path: Path | None, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+def write_json(path: Path | None, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], **more: Any) -> None:
     """Write summary and rows to the file of `--json`, if one was named."""
     if path is not None:
-        path.write_text(json.dumps({"summary": summary, "rows": rows}, indent=1), encoding="utf-8")
+        path.write_text(
+            json.dumps({"summary": summary, "rows": rows, **more}, indent=1, ensure_ascii=False), encoding="utf-8"
+        )
 
 
 def take_median(rows: Sequence[Row], key: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Speed, load time and memory of the catalogue's models: `python -m benchmarks.models`.
+"""Measure speed, load time and memory of the catalogue's models: `python -m benchmarks.models`.
 
 The task is an apply of about 900 prompt tokens: the model copies `examples/shopping_cart.ts` with one method
 changed. Prefill is the whole prompt with an empty cache; plain decoding and decoding with the merge draft, which has no
@@ -30,7 +30,7 @@ from agent_runtime.models.store import ModelStore, resolve
 from agent_runtime.process import build_environment
 from agent_runtime.prompt import ApplyPrompt, build_prompt
 from agent_runtime.wiring import open_model
-from benchmarks.harness import describe_machine
+from benchmarks.harness import describe_machine, make_parser, render_rows, say, write_json
 from engine.speculation import MergeDraft
 from engine.types import GenerationRequest, GenerationResult, Proposer
 
@@ -41,15 +41,15 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 FILE, EDIT = EXAMPLES / "shopping_cart.ts", EXAMPLES / "shopping_cart.lazy.txt"
 
 COLUMNS = {
-    "model": "model",
-    "load_seconds": "load s",
-    "first_load_seconds": "first load s",
-    "peak_gb": "peak GB",
-    "prefill_tok_s": "prefill tok/s",
-    "plain_tok_s": "plain tok/s",
-    "copy_tok_s": "copy tok/s",
-    "ratio_plain": "copy / plain",
-    "forwards": "forwards",
+    "model": "{model}",
+    "load s": "{load_seconds:.1f}",
+    "first load s": "{first_load_seconds:.1f}",
+    "peak GB": "{peak_gb:.1f}",
+    "prefill tok/s": "{prefill_tok_s:.1f}",
+    "plain tok/s": "{plain_tok_s:.1f}",
+    "copy tok/s": "{copy_tok_s:.1f}",
+    "copy / plain": "{ratio_plain:.1f}",
+    "forwards": "{forwards}",
 }
 
 
@@ -61,7 +61,6 @@ class Task:
     loaded: LoadedModel
 
     def run(self, num_tokens: int, proposer: Proposer | None = None) -> GenerationResult:
-        """Write up to `num_tokens` tokens."""
         return self.loaded.engine.run(
             GenerationRequest(
                 prompt=self.prompt.token_ids,
@@ -73,7 +72,7 @@ class Task:
         )
 
     def draft(self) -> MergeDraft:
-        """The draft that an apply uses."""
+        """Return the draft that an apply uses."""
         return MergeDraft(
             merges=[],
             original=self.prompt.file_ids,
@@ -83,7 +82,7 @@ class Task:
 
 
 def measure(name: str) -> dict[str, Any]:
-    """One row of the table, for the model `name`, loaded and measured in this process."""
+    """Return one row of the table, for the model `name`, loaded and measured in this process."""
     loaded = open_model(name, ModelSettings.from_env(os.environ), LoadOptions())
     task = _make_task(loaded)
     prefill = [_time_run(lambda: _prefill_cold(task)) for _ in range(REPEATS)]
@@ -114,7 +113,7 @@ def _make_task(loaded: LoadedModel) -> Task:
 
 
 def _prefill_cold(task: Task) -> GenerationResult:
-    """The prompt, with nothing of it cached, and one token."""
+    """Run the prompt, with nothing of it cached, and one token."""
     task.loaded.engine.forget_cached()
     result = task.run(1)
     assert result.usage.cached == 0
@@ -152,25 +151,13 @@ def _run_step(name: str, step: str) -> Any:
     return json.loads(done.stdout)
 
 
-def _print_table(rows: list[dict[str, Any]]) -> None:
-    print("| " + " | ".join(COLUMNS.values()) + " |")
-    print("| " + " | ".join("---" for _ in COLUMNS) + " |")
-    for row in rows:
-        if row["same_text"]:
-            cells = [row[key] if isinstance(row[key], str | int) else f"{row[key]:.1f}" for key in COLUMNS]
-            print("| " + " | ".join(map(str, cells)) + " |")
-        else:
-            print(f"{row['model']}: plain and drafted text part at token {row['tokens_compared']}; no speed is shown")
-
-
 STEPS: dict[str, Callable[[str], Any]] = {"measure": measure, "first-load": _measure_first_load}
 
 
 def main() -> None:
     """Measure every model that is asked for, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser("models", __doc__)
     parser.add_argument("--models", default=",".join(entry.name for entry in CATALOGUE), help="names, by commas")
-    parser.add_argument("--json", type=Path, help="write the rows there, too")
     parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.step:
@@ -179,13 +166,14 @@ def main() -> None:
     print(describe_machine(), flush=True)
     rows = []
     for name in options.models.split(","):
-        print(f"measuring {name} ...", file=sys.stderr, flush=True)
+        say(f"measuring {name} ...")
         first_load_seconds = _run_step(name, "first-load")
         rows.append(_run_step(name, "measure") | {"first_load_seconds": first_load_seconds})
-    _print_table(rows)
-    if options.json:
-        summary = {"machine": describe_machine(), "models": len(rows)}
-        options.json.write_text(json.dumps({"summary": summary, "rows": rows}, indent=2), encoding="utf-8")
+    print(render_rows([row for row in rows if row["same_text"]], COLUMNS))
+    for row in rows:
+        if not row["same_text"]:
+            print(f"{row['model']}: plain and drafted text part at token {row['tokens_compared']}; no speed is shown")
+    write_json(options.json, {"machine": describe_machine(), "models": len(rows)}, rows)
 
 
 if __name__ == "__main__":

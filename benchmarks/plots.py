@@ -1,4 +1,4 @@
-"""The plots of the benchmarks: passes along a file, seconds against its length, the reader's reliability."""
+"""Plots: passes along a file, seconds against a file's length, the reliability of the reader."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def write_plots(outcome: Outcome, folder: Path, model: str) -> Iterator[Path]:
 
 
 def plot_along_file(passes: list[Pass], title: str) -> Any:
-    """The figure of one output: each pass is as wide and as high as the tokens that it gave."""
+    """Return the figure of one output: each pass is as wide and as high as the tokens that it gave."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
@@ -71,7 +71,7 @@ def plot_along_file(passes: list[Pass], title: str) -> Any:
 
 
 def plot_by_length(outcome: Outcome, model: str) -> Any:
-    """The figure of seconds an edit with one hunk against the lines of its file, prompt and all."""
+    """Return the figure of seconds an edit with one hunk against the lines of its file, prompt and all."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4.4), layout="constrained")
@@ -95,7 +95,7 @@ def plot_by_length(outcome: Outcome, model: str) -> Any:
 
 
 def _collect_curves(found: list[Row]) -> dict[str, list[tuple[int, float]]]:
-    """Points (lines, seconds) by label; what was not measured has none."""
+    """Return points (lines, seconds) by label; what was not measured has none."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for row in found:
         seconds = {

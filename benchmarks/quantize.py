@@ -1,4 +1,4 @@
-"""What quantised weights cost in quality and bring in speed: `python -m benchmarks.quantize --model M [--json OUT]`.
+"""Measure quality and speed of quantised weights: `python -m benchmarks.quantize --model M [--json OUT]`.
 
 All schemes run in one process on the same texts, in turns with bf16. Quality is of every next token in the first
 `--tokens` tokens of each text: the Kullback-Leibler divergence of the quantised model's distribution from bf16's (in
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import heapq
-import json
 import os
 import shlex
 import textwrap
@@ -27,7 +26,7 @@ from torch import Tensor
 from agent_runtime.models.config import DEFAULT_MODEL, LoadOptions, ModelSettings, Quantize
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.wiring import open_model
-from benchmarks.harness import describe_machine
+from benchmarks.harness import describe_machine, write_json
 from engine.decoder import Decoder
 
 SCHEMES: tuple[Quantize | None, ...] = (None, "int8", "int4")
@@ -136,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         summary = {"model": loaded[0].name, "machine": describe_machine(), "texts": names, "num_tokens": num_tokens}
         summary |= {f"{row['scheme']}_{key}": row[key] for row in rows for key in row if key != "scheme"}
-        options.json.write_text(json.dumps({"summary": summary, "rows": rows}, indent=2) + "\n", encoding="utf-8")
+        write_json(options.json, summary, rows)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Answers to cases: the exclusive outcomes of interfaces.md, when two texts count as the same, and counts by group."""
+"""Judge answers to cases by the outcomes of interfaces.md, and count them by group."""
 
 from __future__ import annotations
 
@@ -55,14 +55,10 @@ class Judged(Protocol):
     """The result of one case; `certain` says that the answer was claimed certain and every check let it pass."""
 
     @property
-    def outcome(self) -> Outcome:
-        """Which count it falls into."""
-        ...
+    def outcome(self) -> Outcome: ...
 
     @property
-    def certain(self) -> bool:
-        """Whether it was claimed certain."""
-        ...
+    def certain(self) -> bool: ...
 
     @property
     def wrong_certain(self) -> bool:
@@ -80,9 +76,7 @@ class Judged(Protocol):
         ...
 
     @property
-    def ms(self) -> float:
-        """Milliseconds of the whole way."""
-        ...
+    def ms(self) -> float: ...
 
 
 COLUMNS = {
@@ -148,7 +142,7 @@ def take_percentile(ordered: Sequence[float], share: float) -> float | None:
 
 
 def compute_interval(found: int, total: int) -> tuple[float, float] | None:
-    """Return Wilson's 95 % compute_interval of a share, None of nothing (E. B. Wilson, 1927)."""
+    """Return Wilson's 95 % interval of a share, None of nothing (E. B. Wilson, 1927)."""
     if total == 0:
         return None
     share, z2 = found / total, _Z * _Z

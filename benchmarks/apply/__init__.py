@@ -1,1 +1,1 @@
-"""How right, how sure and how fast the whole pipeline is: `python -m benchmarks.apply`."""
+"""Measure how right, sure and fast the whole pipeline is: `python -m benchmarks.apply`."""

@@ -1,4 +1,4 @@
-"""How right, how sure and how fast the whole pipeline is: `python -m benchmarks.apply --cases FILE_OR_FOLDER`.
+"""Measure how right, sure and fast the whole pipeline is: `python -m benchmarks.apply --cases FILE_OR_FOLDER`.
 
 Each case goes through the pipeline in this process, as a request to the service does: parsed, merged by rule, decided
 by a model where the mode says so, verified. Every case falls into one count:
@@ -37,7 +37,7 @@ from agent_runtime.types import Decide, Mode, Options, ScopeName
 from benchmarks.apply.growth import measure_growth, render_growth
 from benchmarks.apply.run import Row, measure
 from benchmarks.cases import AnyCase, Case, add_case_flags, load_cases, print_left_out, select_cases
-from benchmarks.harness import describe_machine, say, write_json
+from benchmarks.harness import describe_machine, make_parser, say, write_json
 from benchmarks.scoring import (
     COLUMNS,
     Counts,
@@ -151,7 +151,7 @@ def render_summary(summary: Counts) -> str:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser("apply", __doc__)
     add_case_flags(parser)
     parser.add_argument("--model", default="qwen2.5-coder-1.5b", help="opened when an edit first needs it")
     parser.add_argument("--mode", choices=get_args(Mode), default="auto")
@@ -166,14 +166,14 @@ def _options() -> argparse.Namespace:
 
 def _make_opener(name: str) -> Callable[[], ModelMerger]:
     @cache
-    def opened() -> ModelMerger:
+    def open_once() -> ModelMerger:
         from agent_runtime.models.config import LoadOptions, ModelSettings
         from agent_runtime.wiring import open_merger
 
-        print(f"opening {name}", file=sys.stderr, flush=True)
+        say(f"opening {name}")
         return open_merger(name, ModelSettings.from_env(os.environ), LoadOptions())
 
-    return opened
+    return open_once
 
 
 def _make_snippets(options: argparse.Namespace) -> list[AnyCase]:

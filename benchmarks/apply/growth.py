@@ -1,9 +1,8 @@
-"""What an edit costs by the length of its file: the same edit of about ten lines in files of 200 to 10,000 lines."""
+"""Measure what an edit costs by the length of its file: one edit of about ten lines in files of 200 to 10,000 lines."""
 
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -14,6 +13,7 @@ from agent_runtime.types import Options
 from benchmarks.apply.run import Row, measure
 from benchmarks.cases import Case
 from benchmarks.edit_formats import diff_texts
+from benchmarks.harness import say
 from benchmarks.scoring import render_counts
 from benchmarks.snippets import Pair, make_merge, make_snippet
 
@@ -88,7 +88,7 @@ def _render_new_lines(pair: Pair) -> str:
 
 def _measure_case(case: Case, applier: Applier, options: Options) -> Row:
     row = measure(case, applier, options)
-    print(f"{row.outcome:<16}{row.seconds:7.2f} s  {row.id} {row.reason}", file=sys.stderr, flush=True)
+    say(f"{row.outcome:<16}{row.seconds:7.2f} s  {row.id} {row.reason}")
     return row
 
 

@@ -1,4 +1,4 @@
-"""One case through the whole pipeline: what came out, how that compares with what was expected, what it took."""
+"""Run one case through the whole pipeline, and judge the result."""
 
 from __future__ import annotations
 
@@ -61,7 +61,6 @@ class Row:
 
     @property
     def ms(self) -> float:
-        """Milliseconds of the whole apply."""
         return self.seconds * 1e3
 
     @property

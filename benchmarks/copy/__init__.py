@@ -1,1 +1,1 @@
-"""How fast a file is copied with an edit, compared with plain decoding and with other engines: `benchmarks.copy`."""
+"""Measure how fast a file is copied with an edit, next to plain decoding and other engines: `benchmarks.copy`."""

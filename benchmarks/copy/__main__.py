@@ -1,4 +1,4 @@
-"""How fast a file is copied with an edit: `python -m benchmarks.copy --model qwen2.5-coder-0.5b --peers vllm`.
+"""Measure how fast a file is copied with an edit: `python -m benchmarks.copy --model M --peers vllm`.
 
 Whole-file merges of 100 to 3,000 lines with 1 to 10 hunks, made from real edits by a seeded maker of lazy snippets. The
 prompt and the draft are those of an apply of scope `file`; what is written is our own greedy output, right or wrong. It
@@ -21,7 +21,7 @@ from benchmarks.cases import DEFAULT_CASES
 from benchmarks.copy.cases import GOAL, HUNKS, LINES, CopyCase, draw_cases, list_cells
 from benchmarks.copy.contest import Contest, Limits, Outcome
 from benchmarks.copy.report import make_rows, render_tables, summarise
-from benchmarks.harness import describe_machine, warn_if_busy, write_json
+from benchmarks.harness import describe_machine, make_parser, say, warn_if_busy, write_json
 from benchmarks.peers.contest import is_there, open_entrants
 from benchmarks.peers.environments import PEERS
 from benchmarks.peers.protocol import ContestantFailed
@@ -52,11 +52,11 @@ def main() -> None:
         from benchmarks.plots import write_plots
 
         for file in write_plots(outcome, options.plots, options.model):
-            print(f"wrote {file}", file=sys.stderr)
+            say(f"wrote {file}")
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser("copy", __doc__)
     parser.add_argument("--model", default="qwen2.5-coder-0.5b", help="a name of the catalogue, a file or a folder")
     parser.add_argument("--peers", default="", help=f"some of {','.join(PEERS)} (`make peers` installs them)")
     parser.add_argument("--cases", type=Path, default=DEFAULT_CASES, help="real edits that the merges are made from")
@@ -68,7 +68,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--plain-tokens", type=int, default=96, help="of an output that are written plainly; 0: all")
     parser.add_argument("--peer-tokens", type=int, default=768, help="of an output that a peer drafts for")
     parser.add_argument("--minutes", type=float, default=15, help="no round begins later than this")
-    parser.add_argument("--json", type=Path, help="write summary and rows there, too")
     parser.add_argument(
         "--plots", type=Path, nargs="?", const=Path("build"), help="write plots into this folder (build/), too"
     )
@@ -87,7 +86,7 @@ def _options() -> argparse.Namespace:
 def _measure(
     chosen: Iterable[Iterable[CopyCase]], peers: Sequence[str], options: argparse.Namespace, cache_dir: Path
 ) -> Outcome:
-    print(f"{options.model}: loading in {', '.join(['hunk', *peers])}", file=sys.stderr, flush=True)
+    say(f"{options.model}: loading in {', '.join(['hunk', *peers])}")
     with open_entrants(
         options.model, CONTEXT, peers, cache_dir, module="benchmarks.copy.ours", speculation=True
     ) as found:

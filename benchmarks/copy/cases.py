@@ -1,4 +1,4 @@
-"""What is merged: files of several lengths with several hunks, put together from real edits, and a file to be written.
+"""Cases of the copy benchmark: files of several lengths with several hunks, made from real edits.
 
 Every length and number of hunks is one cell. The styles of the lazy snippets go round, cell by cell.
 """
@@ -44,7 +44,7 @@ class CopyCase:
         return self.before.count("\n")
 
     def to_json(self) -> dict[str, Any]:
-        """The form in which it travels."""
+        """Return the form in which it travels."""
         return asdict(self)
 
 
@@ -56,12 +56,12 @@ def list_cells(only: Sequence[str] = ()) -> list[tuple[int, int]]:
 
 
 def draw_cases(pairs: Sequence[Pair], asked: Iterable[tuple[int, int]], seed: int) -> list[Iterator[CopyCase]]:
-    """Cases to choose from for each cell; they raise ValueError where the pairs are too few."""
+    """Return cases to choose from for each cell; they raise ValueError where the pairs are too few."""
     return [_draw_cases(pairs, lines, hunks, seed, style) for style, (lines, hunks) in enumerate(asked)]
 
 
 def _draw_cases(pairs: Sequence[Pair], lines: int, hunks: int, seed: int, style: int) -> Iterator[CopyCase]:
-    """Cases of one cell, each with another edit in another style."""
+    """Yield cases of one cell, each with another edit in another style."""
     for number in range(CHOICES):
         merged = replace(make_merge(pairs, lines, hunks, seed + number), id=f"{lines}x{hunks}")
         first = (style + number) % len(STYLES)
@@ -71,7 +71,7 @@ def _draw_cases(pairs: Sequence[Pair], lines: int, hunks: int, seed: int, style:
 
 
 def _make_case(pair: Pair, styles: Sequence[str], seed: int) -> CopyCase | None:
-    """A case in the first style that can say the edit, if any can."""
+    """Make a case in the first style that can say the edit, if any can."""
     for style in styles:
         edit = make_snippet(pair.before, pair.after, pair.path, style, seed)
         if edit is not None:

@@ -1,8 +1,7 @@
-"""What a contest has measured of one model, before rows and tables are made of it."""
+"""Run the copy benchmark of one model: each case in all contestants in turns, so that drift meets all alike."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from benchmarks.copy.cases import FRESH_REQUEST, GOAL, CopyCase
 from benchmarks.copy.ours import Pass
 from benchmarks.engine.workload import compute_ttft
+from benchmarks.harness import say
 from benchmarks.peers.contest import Agreement, Entrants, Margin, compare
 from benchmarks.peers.environments import PEERS
 from benchmarks.peers.protocol import Answer, Arrival, Contestant, ContestantFailed, Job, Speculation
@@ -66,11 +66,10 @@ class Task:
 
     @property
     def num_new(self) -> int:
-        """Tokens to write."""
         return len(self.output_ids)
 
     def arrival(self, start: int, stop: int) -> Arrival:
-        """The request for output tokens [start, stop)."""
+        """Return the request for output tokens [start, stop)."""
         return Arrival(self.prompt_ids + self.output_ids[:start], stop - start)
 
 
@@ -84,12 +83,10 @@ class Speed:
 
     @property
     def tok_s(self) -> float:
-        """Tokens a second."""
         return self.num_tokens / self.seconds
 
     @property
     def tokens_a_pass(self) -> float:
-        """Tokens of a forward pass."""
         return self.num_tokens / self.num_passes
 
     def __add__(self, other: Speed) -> Speed:
@@ -144,7 +141,6 @@ def measure_cold_seconds(contestant: Contestant, task: Task, salt: str) -> float
 
 
 def measure_cached(answer: Answer) -> Speed:
-    """From the request on."""
     return Speed(len(answer.times), answer.times[-1] - answer.arrived, len(set(answer.times)))
 
 
@@ -158,7 +154,7 @@ def measure_after_first(answer: Answer) -> Speed:
 
 
 def compare_lines(own: Sequence[str], other: Sequence[str]) -> float:
-    """Share of the lines of two texts that they have in common, in order."""
+    """Return the share of the lines of two texts that they have in common, in order."""
     same = sum(op.a_end - op.a_start for op in line_opcodes(own, other) if op.equal)
     return 2 * same / (len(own) + len(other))
 
@@ -217,7 +213,7 @@ class Contest:
         self._choose_settings()
         for number in range(self._limits.rounds):
             if number and time.perf_counter() - began > 60 * self._limits.minutes:
-                _say(f"{self._limits.minutes:g} minutes are over: {number} of {self._limits.rounds} rounds were run")
+                say(f"{self._limits.minutes:g} minutes are over: {number} of {self._limits.rounds} rounds were run")
                 break
             for name in self.outcome.tasks:
                 self._measure(name, number)
@@ -232,15 +228,15 @@ class Contest:
             self.outcome.cases[case.name] = case
             if "too_large" in found:
                 self.outcome.not_measured[case.name] = found["too_large"]
-                _say(f"{case.name}: the whole file is left out: {found['too_large']}")
+                say(f"{case.name}: the whole file is left out: {found['too_large']}")
                 return
-            _say(f"{case.name} ({case.style}): {len(found['prompt_ids'])} tokens of prompt")
+            say(f"{case.name} ({case.style}): {len(found['prompt_ids'])} tokens of prompt")
             made = self._ours.ask("reference", _make_bounds(case, found["expected_tokens"]))
             if "gave_up" not in made and len(made["token_ids"]) >= LEAST_OF_EXPECTED * found["expected_tokens"]:
                 self._take(case, found, made, number)
                 return
             self.outcome.not_measured[case.name] = f"the model copied none of {number + 1} files"
-            _say(f"{case.name} ({case.style}): the model does not copy this file")
+            say(f"{case.name} ({case.style}): the model does not copy this file")
 
     def _take(self, case: CopyCase, found: dict[str, Any], made: dict[str, Any], number: int) -> None:
         outcome = self.outcome
@@ -257,7 +253,7 @@ class Contest:
         }
         job = Job(f"{case.name}:reference", (task.arrival(0, task.num_new),), {"case": case.name})
         outcome.passes[case.name] = [Pass.from_json(raw) for raw in self._ours.ask("trace", job.to_json())]
-        _say(f"{case.name}: {task.num_new} tokens in {len(outcome.passes[case.name])} passes")
+        say(f"{case.name}: {task.num_new} tokens in {len(outcome.passes[case.name])} passes")
 
     def _choose_settings(self) -> None:
         """Try each peer's settings on the first case."""
@@ -270,11 +266,11 @@ class Contest:
         rates: list[tuple[str, float]] = []
         for name, speculation in PEERS[peer.name].speculations.items():
             if (method := speculation.get("method")) and method not in peer.abilities:
-                _say(f"{peer.name}: {name} is left out: it is not installed")
+                say(f"{peer.name}: {name} is left out: it is not installed")
                 continue
             run = write(peer, task, f"{task.name}:settings", speculation, SEARCH_TOKENS)
             rates.append((name, run.speed.tok_s))
-            _say(f"{peer.name}: {name}: {run.speed.tok_s:.1f} tok/s, {run.speed.tokens_a_pass:.1f} tokens a pass")
+            say(f"{peer.name}: {name}: {run.speed.tok_s:.1f} tok/s, {run.speed.tokens_a_pass:.1f} tokens a pass")
         self.outcome.settings[peer.name] = sorted(rates, key=lambda rate: -rate[1])
 
     def _goal(self, peer: Contestant) -> Task | None:
@@ -310,7 +306,7 @@ class Contest:
         note("plain_tok_s", plain.speed.tok_s)
         if number == 0:
             self._compare_with_plain(task, answer, plain)
-        _say(
+        say(
             f"round {number + 1}: {name}: {ours.name}: {speed.tok_s:,.0f} tok/s in {speed.num_passes} passes, plain "
             f"{plain.speed.tok_s:.1f}; {cold.times[-1] - cold.arrived:.1f} s with the prompt"
         )
@@ -345,7 +341,7 @@ class Contest:
         for way, run in runs.items():
             if number == 0:
                 self.outcome.likeness[name, peer.name, way] = self._likeness(task, run)
-            _say(f"round {number + 1}: {name}: {peer.name}, {way}: {run.speed.tok_s:.1f} tok/s")
+            say(f"round {number + 1}: {name}: {peer.name}, {way}: {run.speed.tok_s:.1f} tok/s")
 
     def _likeness(self, task: Task, run: Run) -> Likeness:
         theirs = "".join(self._text_of(answer.token_ids) for answer in run.answers)
@@ -359,9 +355,7 @@ class Contest:
         if "scope" in extras:
             for name in outcome.cases:
                 outcome.applies[name].append(self._ours.ask("apply", {"case": name, "scope": "auto"}))
-                _say(
-                    f"round {number + 1}: {name}: an apply of scope auto: {outcome.applies[name][-1]['seconds']:.2f} s"
-                )
+                say(f"round {number + 1}: {name}: an apply of scope auto: {outcome.applies[name][-1]['seconds']:.2f} s")
         if goal is not None and "fresh" in extras:
             self._measure_fresh(goal, number)
         if goal is not None and "passes" in extras:
@@ -402,7 +396,7 @@ class Contest:
         except ContestantFailed as error:
             self._peers = [one for one in self._peers if one is not peer]
             self.outcome.left_out[peer.name] = str(error)
-            _say(f"{peer.name} is left out: {error}")
+            say(f"{peer.name} is left out: {error}")
 
     def _noter(self, name: str, contestant: str) -> Callable[[str, float], None]:
         samples = self.outcome.samples
@@ -426,7 +420,7 @@ def _make_bounds(case: CopyCase, num_expected: int) -> dict[str, Any]:
 
 
 def _compare_run(run: Run, output_ids: Sequence[int], margin: Margin, task: Task) -> Agreement:
-    """How far a run's pieces are what stands in their places of an output."""
+    """Return how far a run's pieces are what stands in their places of an output."""
     own = [Answer(0.0, _cut_output(task, arrival, output_ids), ()) for arrival in run.arrivals]
     return compare(run.arrivals, own, run.answers, margin)
 
@@ -434,7 +428,3 @@ def _compare_run(run: Run, output_ids: Sequence[int], margin: Margin, task: Task
 def _cut_output(task: Task, arrival: Arrival, output_ids: Sequence[int]) -> tuple[int, ...]:
     start = len(arrival.prompt_ids) - len(task.prompt_ids)
     return tuple(output_ids[start : start + arrival.num_new])
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -1,8 +1,7 @@
-"""What each forward pass drafted, from which source, and how much of it was accepted."""
+"""Our engine as a contestant that drafts as an apply does, and what each forward pass drafted and accepted."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ from agent_runtime.types import ApplyRequest, ScopeName
 from agent_runtime.wiring import open_model
 from benchmarks.copy.cases import CopyCase
 from benchmarks.engine.ours import Ours
-from benchmarks.peers.protocol import Job, Speculation, peak_bytes, serve, take_stdout
+from benchmarks.peers.protocol import Job, Speculation, parse_flags, peak_bytes, serve, take_stdout
 from engine.core import EngineCore
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
@@ -45,7 +44,6 @@ class Pass:
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Pass:
-        """Read what `asdict` wrote."""
         return cls(raw["at"], raw["num_tokens"], tuple((source, count) for source, count in raw["accepted"]))
 
 
@@ -57,13 +55,12 @@ class Traced:
         self._drafts: dict[int, tuple[tuple[str, int], ...]] = {}
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
-        """The other's draft."""
         draft = self._proposer.propose(output_ids, max_tokens)
         self._drafts[len(output_ids)] = tuple(cut(list_runs(draft), max_tokens))
         return draft
 
     def passes(self, times: Sequence[float]) -> list[dict[str, Any]]:
-        """All passes of an output whose tokens came at these times: those of one pass came together."""
+        """Return all passes of an output whose tokens came at these times: those of one pass came together."""
         found, at = [], 0
         for _, together in groupby(times):
             num_tokens = len(list(together))
@@ -91,18 +88,18 @@ class TracedObserver(Traced):
 
 
 def trace_proposer(proposer: Proposer) -> Traced:
-    """A proposer that notes its drafts, and is an observer where the other is one."""
+    """Return a proposer that notes its drafts, and is an observer where the other is one."""
     other: object = proposer
     return TracedObserver(proposer, other) if isinstance(other, RowObserver) else Traced(proposer)
 
 
 def list_runs(draft: Draft) -> list[tuple[str, int]]:
-    """Sources and how many tokens of each."""
+    """Return sources and how many tokens of each."""
     return [(run.source, run.num_tokens) for run in draft.runs]
 
 
 def cut(runs: Sequence[tuple[str, int]], num_tokens: int) -> Iterator[tuple[str, int]]:
-    """The first so many tokens of runs."""
+    """Yield the first so many tokens of runs."""
     for source, count in runs:
         if num_tokens <= 0:
             return
@@ -164,13 +161,13 @@ class CopyOurs(Ours):
         return {"prompt_ids": list(request.prompt_ids), "expected_tokens": len(expected), "prepare_seconds": seconds}
 
     def chat(self, asked: str) -> dict[str, Any]:
-        """The prompt of a message that has nothing to do with any file."""
+        """Return the prompt of a message that has nothing to do with any file."""
         text = self._loaded.text
         rendered = text.template.render([{"role": "user", "content": asked}])
         return {"prompt_ids": text.tokenizer.encode_template(rendered)}
 
     def reference(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """What an apply of the case would get: ids up to where the answer ends, and its text.
+        """Return what an apply of the case would get: ids up to where the answer ends, and its text.
 
         At most `most_tokens`; one that takes more than `most_passes` is no copy, and is given up.
         """
@@ -216,7 +213,7 @@ class CopyOurs(Ours):
         return noting.passes(answer["times"])
 
     def apply(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """One whole apply by the model, with nothing cached but what all prompts begin with."""
+        """Run one whole apply by the model, with nothing cached but what all prompts begin with."""
         case = self._cases[asked["case"]]
         scope: ScopeName = asked["scope"]
         self._loaded.engine.forget_cached()
@@ -260,12 +257,7 @@ def _read_pass_times(settings: ModelSettings, core: EngineCore) -> PassTimes:
 
 
 def main() -> None:
-    """Load the model and serve."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, help="a name of the catalogue, a file or a folder")
-    parser.add_argument("--context", type=int, required=True, help="tokens of prompt and answer")
-    options = parser.parse_args()
-    channel = take_stdout()
+    options, channel = parse_flags(__doc__), take_stdout()
     settings = ModelSettings.from_env(os.environ)
     loaded = open_model(options.model, settings, LoadOptions(kv_gib=APPLY_KV_GIB))
     one_at_a_time = EngineConfig(max_seq_len=options.context, scheduler=SchedulerConfig(max_num_seqs=1))

@@ -1,4 +1,4 @@
-"""The contest as rows and as a summary: medians over the rounds, and how far ours is ahead."""
+"""Rows, summary and tables of the copy benchmark: medians over the rounds."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ SPEEDS = ("tok_s", "plain_tok_s", "ratio_plain", "ratio_best_peer", "seconds", "
 
 
 def make_rows(outcome: Outcome) -> list[Row]:
-    """A row for each case, and one for the file that is written freshly."""
+    """Return a row for each case, and one for the file that is written freshly."""
     found = [_make_row(outcome, name) for name in outcome.cases]
     if ("fresh", OURS, "ratio") in outcome.samples:
         found.append(_make_fresh_row(outcome))
@@ -69,7 +69,7 @@ def make_rows(outcome: Outcome) -> list[Row]:
 
 
 def summarise(model: str, outcome: Outcome) -> dict[str, Any]:
-    """The keys of interfaces.md, of the goal's case where it was measured, else of the first one."""
+    """Return the keys of interfaces.md, of the goal's case where it was measured, else of the first one."""
     found = {row["case"]: row for row in make_rows(outcome) if row["case"] in outcome.tasks}
     goal = found.get(GOAL) or next(iter(found.values()), {})
     keys = ("tok_s", "plain_tok_s", "ratio_plain", "ratio_best_peer", "best_peer", "tokens_a_pass", "exact")
@@ -188,7 +188,6 @@ def _take_medians(outcome: Outcome, name: str, contestant: str) -> dict[str, flo
 
 
 def render_tables(outcome: Outcome) -> str:
-    """Render everything for people."""
     found = make_rows(outcome)
     measured = [row for row in found if "output_tokens" in row]
     for row in measured:

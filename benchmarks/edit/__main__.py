@@ -1,4 +1,4 @@
-"""How right and how fast the editor is on recorded edits: `python -m benchmarks.edit --cases FILE_OR_FOLDER`.
+"""Measure how right and how fast the editor is on recorded edits: `python -m benchmarks.edit --cases FILE_OR_FOLDER`.
 
 Each case is parsed, merged by rule and verified; the three together are its time, the median of several runs after one
 to warm up. Every case falls into one count:
@@ -16,7 +16,6 @@ apart (`inexact`); input variety, where policies of other projects conflict, is 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -40,7 +39,7 @@ from benchmarks.cases import (
 from benchmarks.edit.round_trips import Failure, run_round_trips
 from benchmarks.edit.run import Row, measure, measure_also
 from benchmarks.edit_formats import render_lazy, render_search_replace, render_udiff
-from benchmarks.harness import describe_machine
+from benchmarks.harness import describe_machine, make_parser, write_json
 from benchmarks.scoring import (
     COLUMNS,
     compute_interval,
@@ -92,7 +91,7 @@ def _measure_scale(name: FormatName, render: Callable[[str, str], str | None], f
 
 
 def _make_texts(num_lines: int, num_hunks: int) -> tuple[str, str]:
-    """A Python file of small functions, repetitive as real ones are, and the same with some lines changed."""
+    """Return a Python file of small functions, repetitive as real ones are, and the same with some lines changed."""
     lines = []
     for number in range(num_lines // 5):
         lines += [f"def function_{number}(value, other):", "    if value is None:", "        return other"]
@@ -164,7 +163,7 @@ def count_share(hits: Sequence[bool]) -> dict[str, Any]:
     low, high = compute_interval(sum(hits), len(hits)) or (0.0, 1.0)
     return {
         "right": sum(hits),
-        "count_share": round(sum(hits) / len(hits), 4) if hits else None,
+        "share": round(sum(hits) / len(hits), 4) if hits else None,
         "low95": low,
         "high95": high,
     }
@@ -192,7 +191,7 @@ def render_readings(blocks: Iterable[tuple[str, dict[str, Any]]]) -> str:
 
 
 def _format_share(found: dict[str, Any]) -> str:
-    if found["count_share"] is None:
+    if found["share"] is None:
         return "-"
     return f"{found['count_share']:.1%} [{found['low95']:.0%}, {found['high95']:.0%}]"
 
@@ -236,15 +235,13 @@ def main() -> None:
     if options.round_trips:
         summary["round_trips"], failures = run_round_trips(options.round_trips, options.seed, loaded.cases)
         _print_round_trips(summary["round_trips"], failures)
-    if options.json:
-        found = {"summary": summary, "rows": [{**asdict(row), "ms": row.ms} for row in rows + also]}
-        options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False), encoding="utf-8")
+    write_json(options.json, summary, [{**asdict(row), "ms": row.ms} for row in rows + also])
     if summary["wrong_certain"] or failures:
         sys.exit("wrong and claimed certain: see above")
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser("edit", __doc__)
     add_case_flags(parser)
     add_part_flag(parser)
     parser.add_argument("--repeats", type=int, default=5, help="timed runs of each case (default 5)")

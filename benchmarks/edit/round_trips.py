@@ -1,4 +1,4 @@
-"""Two texts, their difference written in a format, and that applied to the first: it must give the second.
+"""Round trips: the difference of two texts in a format, applied to the first, must give the second.
 
 The texts are made up of tricky lines, or cut from real files. What says where it belongs (a whole file, line ranges)
 must come back equal. Diffs, patches, blocks, replacements and lazy snippets may also be refused, where the new lines
@@ -206,7 +206,7 @@ def run_round_trip(name: FormatName, before: str, after: str) -> str | Failure:
         outcome = merge(before, parsed, "python")
     except EditSyntaxError as error:
         return Failure(name, before, after, edit, f"refused: {error}") if way.complete else "refused"
-    except Exception as error:  # noqa: BLE001 (a crash is a failure like any other, and the run_round_trips goes on)
+    except Exception as error:  # noqa: BLE001 (a crash is a failure like any other, and the run goes on)
         return Failure(name, before, after, edit, f"crashed: {error!r}")
     if isinstance(outcome, Merged):
         right = outcome.text == after or (name == "lazy" and _strip_line_ends(outcome.text) == _strip_line_ends(after))

@@ -1,4 +1,4 @@
-"""One case through the editor: what came out, how that compares with what was expected, and how long it took."""
+"""Run one case through the editor, judge the result and time it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How fast the engine is, compared with the machine's limits and with other engines: `python -m benchmarks.engine`."""
+"""Measure the engine next to the machine's limits and other engines: `python -m benchmarks.engine`."""

@@ -1,4 +1,4 @@
-"""How fast the engine is: `python -m benchmarks.engine --model qwen2.5-coder-0.5b --peers vllm,transformers`.
+"""Measure how fast the engine is: `python -m benchmarks.engine --model M --peers vllm,transformers`.
 
 Prefill of cold prompts and its share of the GEMM ceiling that is measured with it, plain decoding by batch size,
 what a request waits for its first token while others decode, a cached prefix, passes over k draft tokens, and the
@@ -28,7 +28,7 @@ from benchmarks.engine.report import (
     summarise,
 )
 from benchmarks.engine.workload import Text, make_measures, read_source_text, select_fitting
-from benchmarks.harness import describe_machine, warn_if_busy, write_json
+from benchmarks.harness import describe_machine, make_parser, say, warn_if_busy, write_json
 from benchmarks.peers.contest import is_there, open_entrants
 from benchmarks.peers.environments import PEERS
 from benchmarks.peers.protocol import ContestantFailed
@@ -63,12 +63,11 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser("engine", __doc__)
     parser.add_argument(
         "--model", default="qwen2.5-coder-0.5b", help="names, by commas; the first one is the summary's"
     )
     parser.add_argument("--peers", default="", help=f"some of {','.join(PEERS)} (`make peers` installs them)")
-    parser.add_argument("--json", type=Path, help="write summary and rows there, too")
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured")
     parser.add_argument("--only", default=",".join(KINDS), help="only these measures, by commas")
     options = parser.parse_args()
@@ -80,7 +79,7 @@ def _options() -> argparse.Namespace:
 
 
 def _measure(model: str, peers: list[str], options: argparse.Namespace, cache_dir: Path) -> Outcome:
-    print(f"{model}: loading in {', '.join(['hunk', *peers])}", file=sys.stderr, flush=True)
+    say(f"{model}: loading in {', '.join(['hunk', *peers])}")
     with open_entrants(model, CONTEXT, peers, cache_dir) as found:
         tokenizer, _ = read_folder_tokenizer(found.folder)
         text = Text(tokenizer.encode(read_source_text()))

@@ -1,4 +1,4 @@
-"""Our engine as a contestant; the one file here that calls the engine.
+"""Our engine as a contestant.
 
 Its core is stepped in this process: no thread between, nothing sent, as for the peers. The KV pool is as large as
 theirs.
@@ -6,7 +6,6 @@ theirs.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from typing import Any
 
 from agent_runtime.models.config import LoadOptions, ModelSettings
 from agent_runtime.wiring import open_model
-from benchmarks.peers.protocol import Job, Recorder, peak_bytes, serve, take_stdout
+from benchmarks.peers.protocol import Job, Recorder, parse_flags, peak_bytes, serve, take_stdout
 from engine.core import EngineCore
 from engine.engine_config import EngineConfig
 from engine.types import Draft, GenerationRequest, Output, Proposer
@@ -34,7 +33,7 @@ class FixedDraft:
         self._token_ids = list(token_ids)
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
-        """The draft, said to be right: so all of it is put into the pass, whatever a row costs."""
+        """Return the draft, said to be right: so all of it is put into the pass, whatever a row costs."""
         return Draft.of(self._token_ids[:max_tokens], hazard=SURE)
 
 
@@ -46,7 +45,6 @@ class Ours:
         self._num_verified = 0
 
     def run(self, raw: dict[str, Any]) -> list[dict[str, Any]]:
-        """Run a job."""
         job = Job.from_json(raw)
         return self._run(job, [None] * len(job.arrivals))
 
@@ -63,7 +61,7 @@ class Ours:
         return [asdict(answer) for answer in recorder.answers()]
 
     def verify(self, asked: dict[str, Any]) -> list[tuple[int, list[float]]]:
-        """Seconds of one step of the engine over k tokens, the prompt's last one and k - 1 drafted, for each k.
+        """Time one step of the engine over k tokens, the prompt's last one and k - 1 drafted, for each k.
 
         All of the prompt but its last token is cached. The draft is what the engine wrote before (`reference`, where
         that is known), so it is confirmed, but where rounding tips a near-tie.
@@ -125,12 +123,7 @@ def _open_core(model: str, context: int) -> EngineCore:
 
 
 def main() -> None:
-    """Load the model and serve."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, help="a name of the catalogue, a file or a folder")
-    parser.add_argument("--context", type=int, required=True, help="tokens of prompt and answer")
-    options = parser.parse_args()
-    channel = take_stdout()
+    options, channel = parse_flags(__doc__), take_stdout()
     contestant = Ours(_open_core(options.model, options.context))
     operations = {
         "run": contestant.run,

@@ -1,4 +1,4 @@
-"""One model's contest: everything is run in turns, round after round, so that the machine's drift meets all alike."""
+"""Run the engine benchmark of one model, and make its rows, summary and tables."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _run_in_turns(entrants: Entrants, measure: Measure, number: int, outcome: Ou
 
 
 def _compute_ceiling_share(outcome: Outcome, answer: Answer, measure: Measure) -> float:
-    """The time of the layers' matrices at the ceiling, of the time to the first token."""
+    """Return the time of the layers' matrices at the ceiling, of the time to the first token."""
     num_tokens = len(measure.arrivals[0].prompt_ids)
     needed = count_work(outcome.config, [Rows(0, num_tokens)]).linear_flops / outcome.machines[-1].flops_s
     return needed / compute_ttft(answer)
@@ -147,7 +147,7 @@ TITLES = {
 
 
 def make_figure_rows(outcome: Outcome) -> list[Row]:
-    """A row for each figure: the median of every contestant, all its values, and how far ours is ahead.
+    """Return a row for each figure: the median of every contestant, all its values, and how far ours is ahead.
 
     A peer whose output was another than ours gets no figure for that measure.
     """
@@ -168,7 +168,7 @@ def make_figure_rows(outcome: Outcome) -> list[Row]:
 
 
 def make_pass_rows(outcome: Outcome) -> list[Row]:
-    """What one forward pass of ours has to do, the least time for that on this machine, and the time it took."""
+    """Return what one forward pass of ours has to do, the least time for that on this machine, and the time it took."""
     machine = take_medians(outcome.machines)
     medians = {name: statistics.median(found) for name, found in outcome.samples[OURS].items()}
     rows = []
@@ -194,7 +194,7 @@ def make_pass_rows(outcome: Outcome) -> list[Row]:
 
 
 def make_agreement_rows(outcome: Outcome) -> list[Row]:
-    """How far each peer's output is ours, by measure."""
+    """Return how far each peer's output is ours, by measure."""
     return [
         {"peer": peer, "measure": measure, **{name: getattr(found, name) for name in Agreement.__dataclass_fields__}}
         for peer, by_measure in outcome.agreements.items()
@@ -203,7 +203,7 @@ def make_agreement_rows(outcome: Outcome) -> list[Row]:
 
 
 def summarise(model: str, outcome: Outcome) -> dict[str, Any]:
-    """The keys of interfaces.md, the other figures, and the ratios to each peer."""
+    """Return the keys of interfaces.md, the other figures, and the ratios to each peer."""
     rows = {row["figure"]: row for row in make_figure_rows(outcome)}
     own = {figure: row["median"][OURS] for figure, row in rows.items()}
     machine = take_medians(outcome.machines)
@@ -225,7 +225,7 @@ def summarise(model: str, outcome: Outcome) -> dict[str, Any]:
 
 
 def _derive_figures(outcome: Outcome, name: str) -> dict[str, list[float]]:
-    """A contestant's figures with those that are taken from two measures or from none."""
+    """Return a contestant's figures with those that are taken from two measures or from none."""
     found: dict[str, list[float]] = dict(outcome.samples[name])
     if "throughput_1_tok_s" in found and "throughput_16_tok_s" in found:
         pairs = zip(found["throughput_16_tok_s"], found["throughput_1_tok_s"], strict=True)
@@ -245,7 +245,6 @@ def _can_show(outcome: Outcome, name: str, figure: str) -> bool:
 
 
 def take_medians(machines: Sequence[Machine]) -> Machine:
-    """The medians over the rounds."""
     return Machine(
         statistics.median(machine.flops_s for machine in machines),
         statistics.median(machine.read_bytes_s for machine in machines),
@@ -269,7 +268,6 @@ def _make_pass_row(name: str, done: Work, seconds: float, machine: Machine) -> R
 
 
 def render_tables(outcome: Outcome) -> str:
-    """Render everything for people."""
     machine = take_medians(outcome.machines)
     best = max(outcome.products[-1], key=lambda product: float(product["flops_s"]))
     packed = "prepacked" if best["prepacked"] else "plain"

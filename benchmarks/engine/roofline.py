@@ -1,4 +1,4 @@
-"""Arithmetic of one forward pass: its floating-point operations, the bytes that it must move, the least time for both.
+"""The roofline of a forward pass: its operations and bytes, and the rates of this machine.
 
 The roofline model (Williams, Waterman, Patterson, CACM 2009): a pass takes at least its operations over the machine's
 best rate, and at least its bytes over the rate at which memory is read.
@@ -51,12 +51,10 @@ class Work:
 
     @property
     def flops(self) -> int:
-        """All operations."""
         return self.linear_flops + self.attention_flops + self.lm_head_flops
 
     @property
     def num_bytes(self) -> int:
-        """All bytes."""
         return self.weight_bytes + self.kv_bytes
 
 
@@ -68,12 +66,12 @@ class Machine:
     read_bytes_s: float
 
     def least_seconds(self, work: Work) -> float:
-        """The roofline: no pass with this work is faster."""
+        """Return the roofline: no pass with this work is faster."""
         return max(work.flops / self.flops_s, work.num_bytes / self.read_bytes_s)
 
 
 def list_layer_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
-    """The four matrices of a layer as they are multiplied, fused, [out_features, in_features]."""
+    """Return the four matrices of a layer as they are multiplied, fused, [out_features, in_features]."""
     query_size = config.num_heads * config.head_dim
     return {
         "qkv": (sum(config.qkv_sizes), config.hidden_size),
@@ -84,17 +82,17 @@ def list_layer_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
 
 
 def count_layer_weights(config: ModelConfig) -> int:
-    """Numbers in the matrices of all layers."""
+    """Return numbers in the matrices of all layers."""
     return config.num_layers * sum(rows * columns for rows, columns in list_layer_shapes(config).values())
 
 
 def count_kv_token_bytes(config: ModelConfig, itemsize: int) -> int:
-    """Bytes of one token's keys and values in all layers."""
+    """Return bytes of one token's keys and values in all layers."""
     return config.num_layers * 2 * config.num_kv_heads * config.head_dim * itemsize
 
 
 def count_work(config: ModelConfig, batch: Sequence[Rows], itemsize: int = 2) -> Work:
-    """The work of one ragged batch; `itemsize` is that of a weight and of a cached number, in bytes."""
+    """Return the work of one ragged batch; `itemsize` is that of a weight and of a cached number, in bytes."""
     lm_head = config.vocab_size * config.hidden_size
     pairs = sum(_count_pairs(config, rows) for rows in batch)
     moved = sum(_count_keys(config, rows) + rows.num_tokens for rows in batch)
@@ -115,7 +113,7 @@ def _count_pairs(config: ModelConfig, rows: Rows) -> int:
 
 
 def _count_keys(config: ModelConfig, rows: Rows) -> int:
-    """How many different keys any of the tokens sees."""
+    """Return how many different keys any of the tokens sees."""
     first = max(0, rows.start + 1 - config.sliding_window) if config.sliding_window else 0
     return rows.start + rows.num_tokens - first
 
@@ -139,7 +137,7 @@ class Product:
 
 @torch.inference_mode()
 def measure_gemm_rates(config: ModelConfig, dtype: torch.dtype = torch.bfloat16) -> list[Product]:
-    """The rate of every layer shape at several row counts, with plain and with prepacked weights."""
+    """Return the rate of every layer shape at several row counts, with plain and with prepacked weights."""
     return [
         Product(name, num_rows, prepacked, 2 * num_rows * shape[0] * shape[1] / measure_median_seconds(product))
         for name, shape in list_layer_shapes(config).items()
@@ -162,7 +160,7 @@ def measure_read_rate() -> float:
 
 
 def measure_median_seconds(work: Callable[[], object]) -> float:
-    """The median time of one call, after one to warm up."""
+    """Return the median time of one call, after one to warm up."""
     work()
     seconds: list[float] = []
     ends = time.perf_counter() + SECONDS_EACH

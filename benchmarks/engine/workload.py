@@ -1,4 +1,4 @@
-"""What is measured: jobs of real text, the standard library's, as token ids of the model."""
+"""Workload of the engine benchmark: jobs of real text as token ids, and the figures of their answers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Measure:
         return max(len(arrival.prompt_ids) + arrival.num_new for arrival in self.arrivals)
 
     def job(self, run: str) -> Job:
-        """The job for one of several runs, which share no KV."""
+        """Return the job for one of several runs, which share no KV."""
         return Job(f"{self.name}:{run}", self.arrivals)
 
 
@@ -54,17 +54,15 @@ class Text:
         self._token_ids = cycle(token_ids)
 
     def take(self, num_tokens: int) -> tuple[int, ...]:
-        """The next tokens."""
         return tuple(next(self._token_ids) for _ in range(num_tokens))
 
 
 def read_source_text(folder: Path = Path(os.__file__).parent) -> str:
-    """The modules, one after the other."""
+    """Return the modules, one after the other."""
     return "\n".join((folder / name).read_text(encoding="utf-8") for name in MODULES)
 
 
 def make_measures(text: Text) -> list[Measure]:
-    """All jobs."""
     return [
         *(Measure(f"prefill {length}", (Arrival(text.take(length), 1),)) for length in PREFILL_LENGTHS),
         *(Measure(f"decode {size}", _make_arrivals(text, size, DECODE_TOKENS)) for size in BATCH_SIZES),
@@ -74,7 +72,7 @@ def make_measures(text: Text) -> list[Measure]:
 
 
 def select_fitting(found: Sequence[Measure], context: int, skipped: Callable[[str], None]) -> list[Measure]:
-    """Those whose requests fit a model's context; the others are named."""
+    """Return those whose requests fit a model's context; the others are named."""
     for measure in found:
         if measure.context > context:
             skipped(f"{measure.name}: {measure.context} tokens do not fit the model's {context}")
@@ -95,7 +93,7 @@ def _make_load(text: Text) -> tuple[Arrival, ...]:
 
 
 def _make_shared_prefix(text: Text) -> tuple[Arrival, ...]:
-    """Two questions about one long text, the second when the first has its answer."""
+    """Return two questions about one long text, the second when the first has its answer."""
     prefix = text.take(PREFIX_LEN)
     return Arrival(prefix + text.take(QUESTION_LEN), 1), Arrival(prefix + text.take(QUESTION_LEN), 1, after=1)
 
@@ -109,7 +107,7 @@ machine; of all other figures less is better."""
 
 
 def compute_figures(measure: str, answers: Sequence[Answer]) -> Figures:
-    """What one run of a measure says."""
+    """Return what one run of a measure says."""
     kind, _, size = measure.partition(" ")
     if kind == "prefill":
         return {f"prefill_{size}_tok_s": int(size) / compute_ttft(answers[0])}
@@ -133,12 +131,12 @@ def compute_figures(measure: str, answers: Sequence[Answer]) -> Figures:
 
 
 def compute_ttft(answer: Answer) -> float:
-    """Seconds from submission to the first token."""
+    """Return seconds from submission to the first token."""
     return answer.times[0] - answer.arrived
 
 
 def compute_decode_rate(answers: Sequence[Answer]) -> float:
-    """Tokens a second of all together, while all decode: from the last one's first token to the first one's end.
+    """Return tokens a second of all together, while all decode: from the last one's first token to the first one's end.
 
     Where they never all do, because the contestant takes them one by one, it is the throughput.
     """
@@ -150,13 +148,13 @@ def compute_decode_rate(answers: Sequence[Answer]) -> float:
 
 
 def compute_throughput(answers: Sequence[Answer]) -> float:
-    """Output tokens a second from the first submission to the last token, the prompts' prefill included."""
+    """Return output tokens a second from the first submission to the last token, the prompts' prefill included."""
     seconds = max(answer.times[-1] for answer in answers) - min(answer.arrived for answer in answers)
     return sum(len(answer.times) for answer in answers) / seconds
 
 
 def list_gaps(streams: Sequence[Answer], since: float) -> list[float]:
-    """Seconds between neighbouring tokens of each stream, of those that come after `since`."""
+    """Return seconds between neighbouring tokens of each stream, of those that come after `since`."""
     return [
         later - earlier
         for stream in streams
@@ -166,7 +164,7 @@ def list_gaps(streams: Sequence[Answer], since: float) -> list[float]:
 
 
 def compute_advantage(name: str, ours: float, theirs: float) -> float | None:
-    """How many times better ours is: above 1, ours is ahead. None of figures that are not compared."""
+    """Return how many times better ours is: above 1, ours is ahead. None of figures that are not compared."""
     if name.endswith(OF_ITS_OWN):
         return None
     return ours / theirs if name.endswith(RATE) else theirs / ours

@@ -1,1 +1,1 @@
-"""Attacks, kills, full disks and racing writers in one run: what is lost, torn or kept waiting."""
+"""Attack, kill and damage a running service, and count what is lost or torn."""

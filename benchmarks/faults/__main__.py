@@ -1,4 +1,4 @@
-"""Attacks and faults on a running service: `python -m benchmarks.faults`. It starts `hunk serve` itself, on loopback.
+"""Attack and damage a running service: `python -m benchmarks.faults`. It starts `hunk serve` itself, on loopback.
 
     idle                     a polite tenant sends one-line edits, a probe asks `/healthz` every 50 ms
     ATTACK, all at once      the same next to attackers from 127.0.0.2; `--attacks` chooses them; idle before each
@@ -14,20 +14,16 @@ was lost, or a file torn.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.faults.attackers import KINDS
 from benchmarks.faults.damage import damage_caches, fill_disk, kill_in_writes
 from benchmarks.faults.setting import make_setting, measure_loads, run_races, stop_under_attack
-from benchmarks.harness import describe_machine
-
-Row = dict[str, Any]
+from benchmarks.harness import Row, describe_machine, make_parser, write_json
 
 COUNTED = ("lost_requests", "lost_updates", "torn")
 
@@ -49,22 +45,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows += run_races(setting, options.writes)
     summary = summarise(rows)
     print(render_table(rows, summary, options.writes))
-    if options.json:
-        noted = summary | {"machine": describe_machine(), "load_at_start": load, "writes": options.writes}
-        options.json.write_text(json.dumps({"summary": noted, "rows": rows}, indent=1), encoding="utf-8")
+    facts = {"machine": describe_machine(), "load_at_start": load, "writes": options.writes}
+    write_json(options.json, summary | facts, rows)
     sys.exit(any(summary[name] for name in COUNTED))
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser("faults", __doc__)
     parser.add_argument("--attacks", nargs="+", choices=KINDS, default=list(KINDS), help="which (all)")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each attack")
     parser.add_argument("--kills", type=int, default=8)
     parser.add_argument("--writes", type=int, default=1000, help="of each pair of writers; `hunk apply` makes fewer")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="write summary and rows there")
     options = parser.parse_args(arguments)
     if options.seconds <= 0 or min(options.kills, options.writes) < 1:
         parser.error("--seconds must be above 0, --kills and --writes at least 1")
@@ -81,7 +73,7 @@ def summarise(rows: Sequence[Row]) -> Row:
 
 
 def render_table(rows: Sequence[Row], summary: Row, num_writes: int) -> str:
-    """One line for each row, and the summary."""
+    """Return one line for each row, and the summary."""
     lines = [f"{'':36} {'healthz ms':>10} {'p50 ms':>8} {'p99 ms':>8} {'lost':>5} {'lost updates':>12} {'torn':>5}"]
     for row in rows:
         cells = [row.get(name, "") for name in ("healthz_longest_ms", "polite_p50_ms", "polite_p99_ms", *COUNTED)]

@@ -35,18 +35,17 @@ class Attack:
     counts: Counter[str] = field(default_factory=Counter)
 
     def goes_on(self) -> bool:
-        """Whether there is time left."""
         return time.monotonic() < self.until
 
     def head(self, method: str, path: str, num_bytes: int | None = None, token: str = "") -> bytes:
-        """The head of a request; its body has so many bytes."""
+        """Return the head of a request; its body has so many bytes."""
         lines = [f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{self.port}", "Content-Type: application/json"]
         lines += [] if num_bytes is None else [f"Content-Length: {num_bytes}"]
         lines += [f"Authorization: Bearer {token}"] if token else []
         return "\r\n".join([*lines, "", ""]).encode()
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection from the attackers' address; raises OSError."""
+        """Open a connection from the attackers' address; raises OSError."""
         return await asyncio.open_connection("127.0.0.1", self.port, local_addr=(ADDRESS, 0))
 
     async def count_status(self, reader: asyncio.StreamReader) -> None:
@@ -223,7 +222,6 @@ KINDS: dict[str, tuple[int, Callable[[Attack], Awaitable[None]]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Attack, and print the counts."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults.attackers", description=__doc__)
     parser.add_argument("port", type=int)
     parser.add_argument("kind", choices=KINDS)

@@ -1,4 +1,4 @@
-"""Kills, full disks and damaged caches: whether what was acknowledged is there, and all files are of one write."""
+"""Kills, full disks and damaged caches: acknowledged writes must be there, and all files be of one write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -21,9 +20,8 @@ from typing import Any
 import httpx
 
 from benchmarks.faults.setting import Setting, count_lost
+from benchmarks.harness import Row, say
 from benchmarks.serve.service import Running
-
-Row = dict[str, Any]
 
 NUM_FILES = 6
 PADDING = "# " + "x" * 98 + "\n"
@@ -38,7 +36,7 @@ def make_files(root: Path) -> None:
 
 
 def make_edit(number: int) -> str:
-    """An edit of all files, from one number to the next."""
+    """Return an edit of all files, from one number to the next."""
     parts = [f"*** Update File: {at}.py\n-number = {number}\n+number = {number + 1}\n" for at in range(NUM_FILES)]
     return f"*** Begin Patch\n{''.join(parts)}*** End Patch\n"
 
@@ -64,7 +62,7 @@ def _make_text(path: Path) -> str:
 
 def kill_in_writes(setting: Setting, count: int, seed: int) -> Row:
     """SIGKILL in the middle of writes, and a start: all files are of one write, and none before the acknowledged."""
-    print("kills ...", file=sys.stderr, flush=True)
+    say("kills ...")
     rng, root = random.Random(seed), setting.folder / "killed"
     root.mkdir()
     make_files(root)
@@ -113,7 +111,7 @@ def fill_disk(setting: Setting) -> list[Row]:
 def _write_when_full(
     name: str, setting: Setting, root: Path, fill: Callable[[Running], None], empty: Callable[[], None]
 ) -> Row:
-    print(f"{name} ...", file=sys.stderr, flush=True)
+    say(f"{name} ...")
     root.mkdir()
     make_files(root)
     statuses: Counter[str] = Counter()
@@ -158,7 +156,7 @@ def _mount_small_disk(folder: Path) -> Iterator[Path | None]:
 
 
 def damage_caches(setting: Setting, seed: int) -> list[Row]:
-    """Every file of the cache folder damaged in one way, and a start: requests are answered, files whole."""
+    """Damage every file of the cache folder in one way, and start: requests are answered, files whole."""
     rng, root, whole = random.Random(seed), setting.folder / "beside", setting.folder / "cache-whole"
     root.mkdir()
     make_files(root)
@@ -170,7 +168,7 @@ def damage_caches(setting: Setting, seed: int) -> list[Row]:
     (journal / "0123456789abcdef.json").write_text('{"version": 2}')
     rows = []
     for name, damage in _DAMAGES.items():
-        print(f"a damaged cache: {name} ...", file=sys.stderr, flush=True)
+        say(f"a damaged cache: {name} ...")
         cache = setting.folder / "cache-damaged"
         shutil.rmtree(cache, ignore_errors=True)
         shutil.copytree(whole, cache)

@@ -1,4 +1,4 @@
-"""A service to attack: its folders, its tokens, and a random model of two layers that is loaded at once."""
+"""A service to attack with a random model of two layers, the load on it, and races of two writers."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from agent_runtime.access import new_token
 from agent_runtime.server.token_file import TokenFile
+from benchmarks.harness import Row, say
 from benchmarks.serve.service import Clients, Edit, Running, Seen, make_rule_edits, open_service, run_clients
 
 POLITE, ATTACKER = "polite", "attacker"
@@ -42,7 +43,6 @@ class Setting:
 
     @property
     def root(self) -> Path:
-        """Where it writes."""
         return self.folder / "root"
 
     @property
@@ -64,11 +64,9 @@ class Setting:
 
     @staticmethod
     def url(service: Running) -> str:
-        """Where it listens."""
         return f"http://127.0.0.1:{service.port}"
 
     def client(self, service: Running) -> httpx.Client:
-        """The polite tenant's."""
         headers = {"authorization": f"Bearer {self.tokens[POLITE]}"}
         return httpx.Client(base_url=self.url(service), headers=headers, timeout=30)
 
@@ -114,8 +112,6 @@ def _make_model(folder: Path) -> None:
     write_tokenizer_config(folder, chat_template=template, eos_token=end, bos_token="")
 
 
-Row = dict[str, Any]
-
 PROBE_PAUSE_MS = 50.0
 POLITE_PAUSE_MS = 20.0
 
@@ -133,7 +129,7 @@ def measure_loads(setting: Setting, service: Running, kinds: Sequence[str], seco
     idle: list[dict[str, Seen]] = []
     rows = []
     for name, attacks in phases:
-        print(f"{name} ...", file=sys.stderr, flush=True)
+        say(f"{name} ...")
         idle.append(_load(setting, service, edits, seconds / 2))
         with _attack(setting, service, attacks, ATTACK_STARTS_S + seconds) as counts:
             seen = _load(setting, service, edits, seconds)
@@ -162,7 +158,7 @@ def _load(setting: Setting, service: Running, edits: Sequence[Edit], seconds: fl
 
 
 def _sum_seen(seen: Sequence[Seen]) -> Seen:
-    """All of it as if it were one."""
+    """Return the sum of what was seen."""
     return Seen(
         tuple(sorted(each for one in seen for each in one.latencies_ms)),
         sum((one.statuses for one in seen), Counter()),
@@ -224,7 +220,7 @@ COMMAND_SHARE = 40
 
 
 def run_races(setting: Setting, num_writes: int) -> list[Row]:
-    """All combinations of writers, with so many acknowledged updates each."""
+    """Run all combinations of writers, with so many acknowledged updates each."""
     root, sub = setting.root, setting.root / "sub"
     sub.mkdir()
     file = sub / "raced.txt"
@@ -255,8 +251,8 @@ def run_races(setting: Setting, num_writes: int) -> list[Row]:
 def run_race(
     name: str, file: Path, first: Sequence[str], second: Sequence[str], num_writes: int, share: int = 1
 ) -> Row:
-    """Two writers until each has half of the updates acknowledged, the second that by `share`."""
-    print(f"{name} ...", file=sys.stderr, flush=True)
+    """Run two writers until each has half of the updates acknowledged, the second that by `share`."""
+    say(f"{name} ...")
     file.write_text(START)
     started, torn = time.monotonic(), 0
     command = [sys.executable, "-m", "benchmarks.faults.writers"]

@@ -1,4 +1,4 @@
-"""One of two writers of one file, in a process of its own: `python -m benchmarks.faults.writers NAME FILE KIND ...`.
+"""A writer in a process of its own, one of two to a file: `python -m benchmarks.faults.writers NAME FILE KIND ...`.
 
 The file holds a line `NAME = NUMBER` for each writer. A writer counts its own up, each time on top of what it has read
 just before, until so many writes were acknowledged, and prints how many were, and how many refused. Kinds:
@@ -34,7 +34,6 @@ Write = Callable[[str, str, str], bool]
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write, and print the counts."""
     name, file, count, kind, *rest = arguments
     path = Path(file)
     write = _make_writer(path, kind, rest)

@@ -1,1 +1,1 @@
-"""How many forward passes each way of drafting takes to write an edited file, counted without a clock."""
+"""Count the forward passes that each way of drafting takes to write an edited file."""

@@ -1,4 +1,4 @@
-"""Forward passes an edited file, by way of drafting: `python -m benchmarks.forwards`.
+"""Count forward passes by way of drafting: `python -m benchmarks.forwards`.
 
 No model runs: the target is the text after a real edit, and a draft is accepted as far as it equals it. A case is a
 pair of texts of at least 80 lines, before and after, turned into a lazy snippet by the seeded maker, in each style
@@ -20,7 +20,6 @@ fused pass, too; its other rows have nothing fused, as the general servers, whos
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -37,6 +36,7 @@ from agent_runtime.process import set_environment
 from benchmarks.cases import DEFAULT_CASES
 from benchmarks.forwards.cases import ForwardsCase, count_files, make_cases
 from benchmarks.forwards.drafters import DRAFTERS, MERGE_DRAFT, count_forwards
+from benchmarks.harness import make_parser, write_json
 from repo_cache.tokenizer import BPETokenizer
 
 GROUPS = ("all", "merge right", "merge wrong", "no merge")
@@ -51,12 +51,12 @@ class Count:
 
 
 def make_rows(counts: Sequence[Count]) -> list[dict[str, Any]]:
-    """A row for each way of drafting over all cases, and over those of each group that has any."""
+    """Return a row for each way of drafting over all cases, and over those of each group that has any."""
     return [row for group in GROUPS for row in _make_group_rows(group, counts)]
 
 
 def summarise(counts: Sequence[Count], drafter: str) -> dict[str, Any]:
-    """One drafter's figures over all cases, and what the cases are."""
+    """Return one drafter's figures over all cases, and what the cases are."""
     cases = [one.case for one in counts]
     by_style: dict[str, list[int]] = defaultdict(list)
     by_group: dict[str, int] = defaultdict(int)
@@ -76,14 +76,12 @@ def summarise(counts: Sequence[Count], drafter: str) -> dict[str, Any]:
 
 
 def make_case_row(one: Count) -> dict[str, Any]:
-    """One case, for the JSON."""
     case = one.case
     what = {"id": case.id, "style": case.style, "group": case.group, "tokens": len(case.target)}
     return what | {"hunks": case.num_hunks, "forwards": one.forwards}
 
 
 def render_lines(rows: Sequence[dict[str, Any]], summary: dict[str, Any]) -> Iterator[str]:
-    """The lines that are printed."""
     yield (
         f"{summary['cases']} snippets of {summary['edits']} edits of {summary['files']} different files; "
         f"mean {summary['mean_tokens']:,} tokens, {summary['mean_hunks']} hunks"
@@ -122,7 +120,7 @@ TOKENIZER = "qwen2.5-coder-0.5b"
 
 
 def main(arguments: Sequence[str] | None = None, tokenizer: BPETokenizer | None = None) -> None:
-    """Count, print the render_lines and write the JSON."""
+    """Count, print the table and write the JSON."""
     options = _options(arguments)
     tokenizer = tokenizer or _open_tokenizer()
     cases = make_cases(options.cases, tokenizer.encode, limit=options.limit, seed=options.seed)
@@ -131,9 +129,7 @@ def main(arguments: Sequence[str] | None = None, tokenizer: BPETokenizer | None 
     counts = count_cases(cases, tokenizer.token_bytes())
     rows, summary = make_rows(counts), summarise(counts, MERGE_DRAFT)
     print("\n".join(render_lines(rows, summary)))
-    if options.json:
-        found = {"summary": summary, "rows": rows, "cases": [make_case_row(one) for one in counts]}
-        options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    write_json(options.json, summary, rows, cases=[make_case_row(one) for one in counts])
 
 
 def count_cases(cases: Sequence[ForwardsCase], token_bytes: Sequence[bytes]) -> list[Count]:
@@ -151,13 +147,10 @@ def count_cases(cases: Sequence[ForwardsCase], token_bytes: Sequence[bytes]) -> 
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.forwards", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser("forwards", __doc__)
     parser.add_argument("--cases", type=Path, default=DEFAULT_CASES, help="a .jsonl or .jsonl.gz file, or a folder")
     parser.add_argument("--limit", type=int, help="a sample of this many cases")
     parser.add_argument("--seed", type=int, default=0, help="for the snippets and the sample")
-    parser.add_argument("--json", type=Path, help="write summary and rows there")
     options = parser.parse_args(arguments)
     if not options.cases.exists():
         sys.exit(f"{options.cases}: no such file or folder; name one with --cases")

@@ -1,4 +1,4 @@
-"""Lazy edits of real files as token ids, with what the editor makes of them by rule."""
+"""Lazy edits of real files as token ids, with the merges that the editor's rules make of them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def make_encoder(encode: Encode) -> Answers:
 
 
 def make_case(pair: Pair, style: str, snippet: str, encode: Encode, answer: Answers) -> ForwardsCase:
-    """One edit, said by a snippet in a style, and what the editor makes of it."""
+    """Return one edit, said by a snippet in a style, and what the editor makes of it."""
     merged = list(_list_merges(pair, snippet))
     right = bool(merged) and merged[0] == pair.after
     return ForwardsCase(
@@ -93,7 +93,7 @@ def make_case(pair: Pair, style: str, snippet: str, encode: Encode, answer: Answ
 
 
 def _list_merges(pair: Pair, snippet: str) -> Iterator[str]:
-    """What the editor's rules make of a snippet: one merge, its candidates, or nothing."""
+    """Yield what the editor's rules make of a snippet: one merge, its candidates, or nothing."""
     try:
         outcome = merge(pair.before, parse(snippet, "lazy"), find_language(pair.path))
     except EditSyntaxError:
@@ -107,5 +107,5 @@ def _list_merges(pair: Pair, snippet: str) -> Iterator[str]:
 
 
 def count_files(cases: Sequence[ForwardsCase]) -> int:
-    """How many different texts the cases are edits of; recorded sessions edit the same file again and again."""
+    """Return how many different texts the cases are edits of; recorded sessions edit the same file again and again."""
     return len({case.before for case in cases})

@@ -1,4 +1,4 @@
-"""Counts the passes that a draft takes, against a target that is known: no model runs, and no clock."""
+"""Drafters to compare, and the passes that each takes to write a known target."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Windows:
 
     @classmethod
     def make_fixed(cls, size: int, first: int = 0) -> Windows:
-        """The same window in every pass; none in the first one, unless said so."""
+        """Return the same window in every pass; none in the first one, unless said so."""
         return cls(first, size, size)
 
 
 def count_forwards(proposer: Proposer, target: Sequence[int], windows: Windows) -> int:
-    """Passes after the prefill until all of `target` is written.
+    """Return passes after the prefill until all of `target` is written.
 
     Each pass confirms the drafted tokens that are right, and gives one more; so does the prefill, which is not counted.
     """
@@ -49,7 +49,7 @@ def count_forwards(proposer: Proposer, target: Sequence[int], windows: Windows) 
 
 
 def count_common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens are equal from the start."""
+    """Return how many tokens are equal from the start."""
     if list(one) == list(other):
         return len(one)
     pairs = zip(one, other, strict=False)
@@ -81,7 +81,6 @@ class NgramDraft:
         self._num_seen = 0
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
-        """The tokens after that place."""
         self._context.grow(output_ids[self._num_seen :])
         self._num_seen = len(output_ids)
         places, lengths = self._context.search(output_ids[-self._most :], self._most)
@@ -106,7 +105,6 @@ class SuffixDecodingDraft:
         self._num_seen = 0
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
-        """The continuation, token by token."""
         self._context.grow(output_ids[self._num_seen :])
         self._num_seen = len(output_ids)
         longest = TREE_DEPTH // 2
@@ -132,7 +130,6 @@ class NoDraft:
     """Nothing: a token a pass."""
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
-        """No tokens."""
         return Draft.of([])
 
 

@@ -1,1 +1,1 @@
-"""How fast the engine is on a card, with random weights of the shapes of known models: `benchmarks.gpu`."""
+"""Measure engine and kernels on a card, with random weights in the shapes of known models: `benchmarks.gpu`."""

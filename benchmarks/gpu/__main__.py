@@ -1,4 +1,4 @@
-"""How fast engine and kernels are on a card: `python -m benchmarks.gpu [--ops] [--model 7b] [--json OUT]`.
+"""Measure engine and kernels on a card: `python -m benchmarks.gpu [--ops] [--model 7b] [--json OUT]`.
 
 Without `--ops` the engine is measured. Models are shapes with random weights (Qwen2.5, 1.5B and 7B), nothing is
 downloaded: cold prompts, plain decoding, copied edits and the time to the first token of a second turn at 8k, 32k and
@@ -42,7 +42,7 @@ from benchmarks.gpu.ops import (
     render_op,
     render_ways,
 )
-from benchmarks.harness import Row, describe_machine, write_json
+from benchmarks.harness import Row, describe_machine, make_parser, write_json
 from engine.config import ModelConfig
 from engine.decoder import Decoder
 from kernels.op import OP_NAMES, Op, Shape, load_op
@@ -166,9 +166,7 @@ def make_engine_rows(name: str, config: ModelConfig, ceilings: Ceilings, found: 
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser("gpu", __doc__)
     parser.add_argument("--model", action="append", choices=SHAPES, help="only this one; may be given again")
     there = DEFAULT_CASES if DEFAULT_CASES.is_dir() else OWN_EDITS
     parser.add_argument("--cases", type=Path, default=there, help="recorded edits; without any, those of the tests")
@@ -193,7 +191,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--count-only", action="store_true", help="print what is counted; runs on any machine")
     parser.add_argument("--bandwidth", type=float, default=STATED.copy_bytes_s / 1e12, help="TB/s, for --count-only")
     parser.add_argument("--tflops", type=float, default=STATED.flops_s / 1e12, help="TFLOP/s, for --count-only")
-    parser.add_argument("--json", type=Path, help="write summary and rows there")
     options = parser.parse_args(arguments)
     options.ops = options.ops or bool(options.op)
     if options.shapes and len(options.op or ()) != 1:

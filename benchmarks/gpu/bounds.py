@@ -1,4 +1,4 @@
-"""The least time that the measured things take on a card, counted from the shapes of known models."""
+"""Shapes of known models, and the least time that their passes take on a card."""
 
 from __future__ import annotations
 
@@ -83,23 +83,22 @@ ITEM_BYTES = 2
 
 
 def compute_pass_s(config: ModelConfig, rows: Rows, ceilings: Ceilings) -> float:
-    """The roofline of one pass."""
     done = count_work(config, [rows], ITEM_BYTES)
     return max(done.flops / ceilings.flops_s, done.num_bytes / ceilings.copy_bytes_s)
 
 
 def compute_prefill_tok_s(config: ModelConfig, num_tokens: int, ceilings: Ceilings) -> float:
-    """Tokens a second of a prompt in one pass."""
+    """Return tokens a second of a prompt in one pass."""
     return num_tokens / compute_pass_s(config, Rows(0, num_tokens), ceilings)
 
 
 def compute_decode_s(config: ModelConfig, num_rows: int, ceilings: Ceilings) -> float:
-    """Seconds of a pass over a token and its draft, all of whose rows get logits."""
+    """Return seconds of a pass over a token and its draft, all of whose rows get logits."""
     return compute_pass_s(config, Rows(CONTEXT, num_rows, num_rows), ceilings)
 
 
 def compute_second_turn_s(config: ModelConfig, num_tokens: int, mode: str, ceilings: Ceilings) -> float:
-    """Seconds to the first token of a prompt that was run before but for CHANGED tokens in its middle.
+    """Return seconds to the first token of a prompt that was run before but for CHANGED tokens in its middle.
 
     cold: all is run. exact: what follows the change, too. fast: the changed segment, and what is stored of the
     rest is read and written. turbo: the same for the changed tokens alone.
@@ -126,16 +125,13 @@ def compute_bounds(config: ModelConfig, ceilings: Ceilings) -> dict[str, float]:
 
 
 def name_prefill(num_tokens: int) -> str:
-    """As a table has it."""
     return f"prefill of {num_tokens:,} tokens, tok/s"
 
 
 def name_pass(num_rows: int) -> str:
-    """As a table has it."""
     rows = "1 row" if num_rows == 1 else f"{num_rows} rows"
     return f"pass over {rows} behind {CONTEXT:,} tokens, ms"
 
 
 def name_turn(num_tokens: int, mode: str) -> str:
-    """As a table has it."""
     return f"first token of {num_tokens:,}, {mode}, ms"

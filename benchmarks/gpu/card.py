@@ -1,4 +1,4 @@
-"""A CUDA card: how long work takes on it, and how fast it copies and multiplies."""
+"""A CUDA card: timing of work on it, its copy rate and its GEMM rate."""
 
 from __future__ import annotations
 
@@ -109,19 +109,19 @@ class Ceilings:
     flops_s: float
 
     def floor_s(self, cost: Cost) -> float:
-        """The time that no version is below."""
+        """Return the time that no version is below."""
         return cost.floor_s(self.copy_bytes_s, self.flops_s)
 
     def __str__(self) -> str:
         return f"{self.name}: copies {self.copy_bytes_s / 1e12:.2f} TB/s, multiplies {self.flops_s / 1e12:.0f} TFLOP/s"
 
 
-STATED = Ceilings("one H200, leads and not measure_card here", 4.3e12, 788e12)
+STATED = Ceilings("one H200, leads and not measured here", 4.3e12, 788e12)
 """What the floors of docs/kernels.md are counted with."""
 
 
 def cuda_device() -> torch.device:
-    """The card to measure on; raises NoCard."""
+    """Return the card to measure on; raises NoCard."""
     if not torch.cuda.is_available():
         raise NoCard(
             "there is no CUDA device, so nothing can be measured here; --count-only prints what is counted without one"

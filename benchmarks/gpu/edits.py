@@ -1,4 +1,4 @@
-"""Makes token ids of texts where no model's tokenizer is at hand: about as many as one would make of code."""
+"""Recorded edits as token ids; without a model's tokenizer a rule cuts the texts into about as many."""
 
 from __future__ import annotations
 
@@ -30,12 +30,10 @@ first, words cut where they are long."""
 class TextTokens(Protocol):
     """What edits are encoded with."""
 
-    def encode(self, text: str) -> list[int]:
-        """Its token ids."""
-        ...
+    def encode(self, text: str) -> list[int]: ...
 
     def token_bytes(self) -> Sequence[bytes]:
-        """What each token id stands for."""
+        """Return what each token id stands for."""
         ...
 
 
@@ -46,19 +44,18 @@ class Pieces:
         self._ids: dict[bytes, int] = {}
 
     def encode(self, text: str) -> list[int]:
-        """The text's pieces; joined, they are the text."""
+        """Return the text's pieces; joined, they are the text."""
         data = text.encode()
         found = PIECES.findall(data)
         assert b"".join(found) == data, "pieces have lost a part of the text"
         return [self._ids.setdefault(piece, len(self._ids)) for piece in found]
 
     def token_bytes(self) -> list[bytes]:
-        """The pieces so far."""
         return list(self._ids)
 
 
 def open_tokens() -> tuple[TextTokens, str]:
-    """The models' own tokenizer if it was downloaded, and what to say of it."""
+    """Return the models' own tokenizer if it was downloaded, and what to say of it."""
     try:
         return _open_tokenizer(), f"tokenizer of {TOKENIZER}"
     except HunkError:
@@ -92,7 +89,6 @@ class Unforked:
         self._proposer = proposer
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
-        """The draft's trunk."""
         draft = self._proposer.propose(output_ids, max_tokens)
         return Draft(draft.token_ids, draft.runs)
 
@@ -108,7 +104,7 @@ class Edit:
     case: ForwardsCase
 
     def draft(self, tokens: TextTokens) -> Unforked:
-        """A new copy of what drafts an apply: the editor's merges, the file, the edit."""
+        """Return a new copy of what drafts an apply: the editor's merges, the file, the edit."""
         case = self.case
         merge_draft = MergeDraft(
             merges=case.merges, original=case.original, update=case.update, token_bytes=tokens.token_bytes()

@@ -1,4 +1,4 @@
-"""Makes a model of random weights write a given text, so that drafts of it are accepted as a real model's would be.
+"""The engine on a card: prefill, plain decoding, copied edits and the first token of a second turn.
 
 All of the model's work is done: the layers, the LM head over every row, the choice among the whole vocabulary. Between
 the last two one number a row is overwritten on the device: the logit of the token that the text has there.
@@ -81,7 +81,6 @@ class ScriptedDecoder(Decoder):
 
     @torch.inference_mode()
     def likeliest(self, hidden: Tensor) -> TopTokens:
-        """By all logits at once."""
         return find_top_tokens(self.logits(hidden))
 
 
@@ -160,12 +159,11 @@ class Noised:
         ]
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
-        """What comes next of it."""
         return Draft.of(self._token_ids[len(output_ids) :][:max_tokens], hazard=1e-9)
 
 
 def find_fault(config: ModelConfig, device: torch.device, seed: int) -> str | None:
-    """What the engine does wrong on the device with a model of this shape; None: nothing was found."""
+    """Return what the engine does wrong on the device with a model of this shape; None: nothing was found."""
     small = replace(config, num_layers=NUM_LAYERS, vocab_size=min(VOCAB_SIZE, config.vocab_size), max_positions=2048)
     on_cpu = draw_parameters(small, torch.float32, torch.device("cpu"), seed)
     on_device = Parameters(small, torch.float32, device)
@@ -218,7 +216,7 @@ class Found:
 
 
 def measure(decoder: Decoder, load_edits: Sequence[Edit], tokens: TextTokens, rounds: int, most_context: int) -> Found:
-    """Everything of one model, `rounds` times, in turns."""
+    """Measure everything of one model, `rounds` times, in turns."""
     found = Found()
     with TemporaryDirectory() as folder:
         _measure_speeds(decoder, load_edits, tokens, rounds, Path(folder), found)
@@ -331,7 +329,7 @@ def _find_reuse_fault(warm: Written, mode: str, num_tokens: int) -> str | None:
 
 
 def draw_ids(count: int, vocab_size: int, seed: int) -> list[int]:
-    """Token ids that stand for nothing."""
+    """Return token ids that stand for nothing."""
     generator = torch.Generator().manual_seed(abs(seed) * 2 + (seed < 0))
     found: list[int] = torch.randint(vocab_size, (count,), generator=generator).tolist()
     return found

@@ -1,4 +1,4 @@
-"""Shapes of an op in words, as tables and the command line have them."""
+"""One kernel at one shape: parity of all ways to compute it, then their times."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ MODEL_SIZES = ("num_layers", "num_heads", "num_kv_heads", "group", "head_dim", "
 
 
 def select_model_sizes(shape: Shape) -> tuple[tuple[str, int], ...]:
-    """Those of a shape."""
     return tuple((name, size) for name, size in shape.items() if name in MODEL_SIZES)
 
 
 def find_common(shapes: Sequence[Shape]) -> Shape:
-    """The sizes that all shapes have alike."""
+    """Return the sizes that all shapes have alike."""
     first, *others = shapes
     return {name: size for name, size in first.items() if all(each.get(name) == size for each in others)}
 
@@ -39,7 +38,7 @@ def label(shape: Shape, without: Shape | None = None) -> str:
 
 
 def choose_shapes(op: Op, asked: Sequence[str]) -> list[Shape]:
-    """The op's timed shapes, or those that hold all sizes of one that is asked for (`num_seqs=4,num_keys=8192`).
+    """Return the op's timed shapes, or those that hold all sizes of one that is asked for (`num_seqs=4,num_keys=8192`).
 
     A size may be any where all sizes are given. Raises ValueError for what is no shape.
     """
@@ -82,12 +81,12 @@ def list_variants(op: Op, shape: Shape, dtype: torch.dtype, device: torch.device
 
 
 def make_own_calls(op: Op, variant: Variant, sets: Sequence[Inputs]) -> list[Call]:
-    """The kernel on each set of inputs."""
+    """Return the kernel on each set of inputs."""
     return [partial(op.run, inputs, variant) for inputs in sets]
 
 
 def make_other_calls(op: Op, sets: Sequence[Inputs]) -> Mapping[str, list[Call]]:
-    """What others have for it, on each set of inputs."""
+    """Return what others have for it, on each set of inputs."""
     found: dict[str, list[Call]] = {}
     for inputs in sets:
         for name, call in op.torch_baselines(inputs).items():
@@ -141,7 +140,6 @@ class Measured:
 
     @property
     def peer(self) -> Way | None:
-        """The others' quickest."""
         return self._quickest(is_own=False)
 
     @property
@@ -155,7 +153,6 @@ class Measured:
 
 
 def count_op(op: Op, shape: Shape, dtype: torch.dtype, ceilings: Ceilings) -> Measured:
-    """What needs no run."""
     cost = op.cost(shape, dtype)
     return Measured(op.name, shape, cost, ceilings.floor_s(cost))
 
@@ -169,7 +166,7 @@ def measure_op(
     timer: Timer,
     skip: Collection[str] = (),
 ) -> Measured:
-    """All ways at one shape, but those named in `skip`.
+    """Measure all ways at one shape, but those named in `skip`.
 
     A way whose output is not right has no time, and where ours is not, nobody has one.
     """
@@ -186,7 +183,7 @@ def measure_op(
 
 
 def count_sets(cost: Cost, cache_bytes: int) -> int:
-    """How many sets of inputs take turns."""
+    """Return how many sets of inputs take turns."""
     enough = -(-CACHES * cache_bytes // max(1, cost.num_bytes))
     return max(1, min(enough, MOST_SETS, MOST_BYTES // max(1, cost.num_bytes)))
 
@@ -209,7 +206,7 @@ def _measure_others(
     timer: Timer,
     skip: Collection[str],
 ) -> Iterator[Way]:
-    """Each is compared on inputs that nothing has run on: some write into them."""
+    """Compare each way on inputs that nothing has run on: some write into them."""
     bound = 2 * parity.BOUNDS[dtype]  # either may be off by the bound of one
     try:
         expected = op.run(copy.deepcopy(unused), op.default(shape))
@@ -269,7 +266,7 @@ WITH = "With "
 
 
 def render_op(rows: Sequence[Measured]) -> Iterator[str]:
-    """One op's tables, one for each model's sizes: what all its shapes have alike, then a line a shape."""
+    """Yield one op's tables, one for each model's sizes: what all its shapes have alike, then a line a shape."""
     for number, (_, found) in enumerate(groupby(rows, key=lambda row: select_model_sizes(row.shape))):
         own = list(found)
         alike = find_common([row.shape for row in own]) if len(own) > 1 else dict(select_model_sizes(own[0].shape))
@@ -287,7 +284,7 @@ def render_op(rows: Sequence[Measured]) -> Iterator[str]:
 
 
 def render_ways(rows: Sequence[Measured]) -> Iterator[str]:
-    """Each way's time with its spread, and its error; or why it has none."""
+    """Yield each way's time with its spread, and its error; or why it has none."""
     for row in rows:
         yield f"  {label(row.shape)}"
         for way in row.ways:
@@ -304,7 +301,6 @@ def format_counts(row: Measured) -> list[str]:
 
 
 def make_row(row: Measured) -> dict[str, Any]:
-    """One shape, for programs."""
     found: dict[str, Any] = {
         "op": row.op,
         "shape": dict(row.shape),

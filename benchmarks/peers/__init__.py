@@ -1,1 +1,1 @@
-"""Engines of others to measure against, each run by the Python of its own environment: `make peers` builds them."""
+"""Other engines to measure against, each run by the Python of its own environment (`make peers`)."""

@@ -1,4 +1,4 @@
-"""Builds the peers' environments under the cache folder: `python -m benchmarks.peers` (what `make peers` runs)."""
+"""Build the peers' environments under the cache folder: `python -m benchmarks.peers` (what `make peers` runs)."""
 
 from __future__ import annotations
 

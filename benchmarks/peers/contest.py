@@ -94,7 +94,6 @@ class Entrants:
 
     @property
     def all(self) -> tuple[Contestant, ...]:
-        """Ours, then the peers."""
         return self.ours, *self.peers
 
 

@@ -1,4 +1,4 @@
-"""Where the peers' virtual environments lie, and how they are built.
+"""The peers' virtual environments: where they are, and how they are built.
 
 <cache>/peers/vllm/        vLLM's CPU build, and Arctic Inference for its suffix drafts
 <cache>/peers/llama_cpp/   llama-cpp-python, compiled here; transformers runs in the project's own environment
@@ -61,7 +61,7 @@ class Peer:
     reads_gguf: bool = False
 
     def python(self, cache_dir: Path) -> Path | None:
-        """The interpreter that runs it, None where its environment has not been built."""
+        """Return the interpreter that runs it, None where its environment has not been built."""
         if not self.packages:
             return Path(sys.executable) if importlib.util.find_spec(self.name) else None
         folder = self.folder(cache_dir)
@@ -69,11 +69,10 @@ class Peer:
         return folder / "bin" / "python" if needed <= set(_read_recipe(folder)) else None
 
     def folder(self, cache_dir: Path) -> Path:
-        """Its environment."""
         return cache_dir / "peers" / self.name.replace(".", "_")
 
     def environ(self, cache_dir: Path) -> dict[str, str]:
-        """What its process finds in its environment."""
+        """Return what its process finds in its environment."""
         return {} if self.preload is None else {"LD_PRELOAD": str(self.folder(cache_dir) / self.preload)}
 
 
@@ -170,7 +169,7 @@ def _install(folder: Path, package: Package) -> bool:
 
 
 def _read_recipe(folder: Path) -> list[str]:
-    """The requirements that an environment has, [] where there is none or it was not finished."""
+    """Return the requirements that an environment has, [] where there is none or it was not finished."""
     try:
         recipe: list[str] = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -6,14 +6,13 @@ speculation is prompt lookup; `num_tokens` is how many it drafts.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks.peers.protocol import Arrival, Job, Recorder, peak_bytes, serve, take_stdout
+from benchmarks.peers.protocol import Arrival, Job, Recorder, parse_flags, peak_bytes, serve, take_stdout
 
 NGRAM_MAX = 8
 """Its lookup follows the longest match of up to so many tokens; with the default, 2, code misleads it more often."""
@@ -94,13 +93,7 @@ class LlamaCpp:
 
 
 def main() -> None:
-    """Load the model and serve."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, help="a .gguf file")
-    parser.add_argument("--context", type=int, required=True, help="tokens of prompt and answer")
-    parser.add_argument("--speculation", action="store_true", help="jobs say how to draft; they always may")
-    options = parser.parse_args()
-    channel = take_stdout()
+    options, channel = parse_flags(__doc__), take_stdout()
     from llama_cpp import __version__
 
     contestant = LlamaCpp(options.model, options.context)

@@ -1,9 +1,10 @@
-"""How a benchmark and a contestant talk: jobs and answers as lines of JSON, and the process at the other end.
+"""The protocol of contestants: jobs and answers as lines of JSON between two processes.
 
 Peers run this module in environments of their own, so it imports the standard library only."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -45,12 +46,11 @@ class Job:
     speculation: Speculation = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The form in which it travels."""
+        """Return the form in which it travels."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Job:
-        """Read `to_json`'s form."""
         arrivals = [Arrival(tuple(one["prompt_ids"]), one["num_new"], one["after"]) for one in raw["arrivals"]]
         return cls(raw["salt"], tuple(arrivals), raw["speculation"])
 
@@ -65,7 +65,6 @@ class Answer:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Answer:
-        """Read what `asdict` wrote."""
         return cls(raw["arrived"], tuple(raw["token_ids"]), tuple(raw["times"]))
 
 
@@ -81,7 +80,7 @@ class Recorder:
         self._num_tokens = 0
 
     def due(self, now: float) -> list[tuple[int, Arrival]]:
-        """The arrivals, with their numbers, that are to be submitted now; each is given once."""
+        """Return the arrivals, with their numbers, that are to be submitted now; each is given once."""
         due: list[tuple[int, Arrival]] = []
         while self._waiting and self._waiting[0][1].after <= self._num_tokens:
             due.append(self._waiting.pop(0))
@@ -95,7 +94,7 @@ class Recorder:
         self._num_tokens += len(token_ids)
 
     def answers(self) -> list[Answer]:
-        """All that was noted, in the order of the job."""
+        """Return all that was noted, in the order of the job."""
         assert not self._waiting, f"{len(self._waiting)} requests never became due"
         return [
             Answer(self._arrived[number], tuple(ids), tuple(times))
@@ -103,8 +102,17 @@ class Recorder:
         ]
 
 
+def parse_flags(description: str | None) -> argparse.Namespace:
+    """Parse the flags that every contestant is started with."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--model", required=True, help="what this contestant loads: a name, a folder or a .gguf file")
+    parser.add_argument("--context", type=int, required=True, help="tokens of prompt and answer")
+    parser.add_argument("--speculation", action="store_true", help="jobs say how to draft")
+    return parser.parse_args()
+
+
 def take_stdout() -> TextIO:
-    """The real standard output; from now on, what libraries print there goes to standard error."""
+    """Return the real standard output; from now on, what libraries print there goes to standard error."""
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return channel
@@ -119,7 +127,7 @@ def serve(channel: TextIO, operations: Mapping[str, Callable[[Any], Any]], hello
 
 
 def peak_bytes(_: object = None) -> int:
-    """The most memory that this process has had resident."""
+    """Return the most memory that this process has had resident."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
@@ -182,7 +190,6 @@ class Contestant:
         return self._read()
 
     def run(self, job: Job) -> list[Answer]:
-        """Have it run a job."""
         return [Answer.from_json(answer) for answer in self.ask("run", job.to_json())]
 
     def close(self) -> None:

@@ -5,14 +5,13 @@ Its own speculation is prompt lookup; `num_tokens` is how many it drafts, for a 
 
 from __future__ import annotations
 
-import argparse
 import time
 from dataclasses import asdict
 from typing import Any
 
 import torch
 
-from benchmarks.peers.protocol import Job, Recorder, peak_bytes, serve, take_stdout
+from benchmarks.peers.protocol import Job, Recorder, parse_flags, peak_bytes, serve, take_stdout
 
 PAD_ID = 0
 """Any id: padding is masked."""
@@ -62,13 +61,7 @@ class Transformers:
 
 
 def main() -> None:
-    """Load the model and serve."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, help="a folder with config.json and model.safetensors")
-    parser.add_argument("--context", type=int, required=True, help="not needed here")
-    parser.add_argument("--speculation", action="store_true", help="jobs say how to draft; they always may")
-    options = parser.parse_args()
-    channel = take_stdout()
+    options, channel = parse_flags(__doc__), take_stdout()
     from transformers import __version__
 
     contestant = Transformers(options.model)

@@ -1,8 +1,7 @@
-"""vLLM's own drafters after its seam for others, so that one engine is measured with each of them, and with none."""
+"""vLLM on the CPU as a contestant, run by the Python of its own environment, outside the checkout."""
 
 from __future__ import annotations
 
-import argparse
 import copy
 import importlib.util
 import os
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks.peers.protocol import Job, Recorder, Speculation, peak_bytes, serve, take_stdout
+from benchmarks.peers.protocol import Job, Recorder, Speculation, parse_flags, peak_bytes, serve, take_stdout
 
 LARGEST = 64
 """Most tokens of a draft."""
@@ -24,7 +23,7 @@ CLASS = "benchmarks.peers.vllm.Drafts"
 
 
 def list_methods() -> list[str]:
-    """What can be measured here; suffix drafts need Arctic Inference."""
+    """Return what can be measured here; suffix drafts need Arctic Inference."""
     return ["ngram", *(["suffix"] if importlib.util.find_spec("arctic_inference") else [])]
 
 
@@ -46,7 +45,7 @@ class Drafts:
     def propose(
         self, sampled_token_ids: list[list[int]], num_tokens: Any, token_ids: Any, slot_mappings: Any = None
     ) -> Sequence[Sequence[int]]:
-        """The drafts of all requests of a batch."""
+        """Return the drafts of all requests of a batch."""
         if not self._chosen:
             return [[] for _ in sampled_token_ids]
         drafter = self._made[tuple(self._chosen.items())]
@@ -116,7 +115,6 @@ class VLLM:
         self._num_jobs = 0
 
     def run(self, raw: dict[str, Any]) -> list[dict[str, Any]]:
-        """Run a job."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -144,13 +142,7 @@ class VLLM:
 
 
 def main() -> None:
-    """Load the model and serve."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, help="a folder with config.json and model.safetensors")
-    parser.add_argument("--context", type=int, required=True, help="tokens of prompt and answer")
-    parser.add_argument("--speculation", action="store_true", help="jobs say how to draft")
-    options = parser.parse_args()
-    channel = take_stdout()
+    options, channel = parse_flags(__doc__), take_stdout()
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     from vllm import __version__

@@ -1,1 +1,1 @@
-"""What reuse of KV across turns saves, and what it costs in quality: `benchmarks.reuse`."""
+"""Measure what reuse of KV across turns saves, and what it costs in quality: `benchmarks.reuse`."""

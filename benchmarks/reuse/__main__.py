@@ -1,4 +1,4 @@
-"""What is run again of an agent's prompts, mode by mode: `python -m benchmarks.reuse --model M --session FILE`.
+"""Count and time what is run again of an agent's prompts: `python -m benchmarks.reuse --model M --session FILE`.
 
 Recorded sessions are replayed turn by turn in a window of 16k tokens (see `compaction`), all of a folder through one
 engine, one after the other. Tokens are counted over all turns by the engine's own bookkeeping, without a forward pass:
@@ -32,7 +32,7 @@ from agent_runtime.errors import BadFile, HunkError
 from agent_runtime.models.config import ModelSettings
 from agent_runtime.models.tokenizer import open_tokenizer
 from agent_runtime.process import build_environment
-from benchmarks.harness import describe_machine, warn_if_busy, write_json
+from benchmarks.harness import describe_machine, make_parser, say, warn_if_busy, write_json
 from benchmarks.reuse.edits import count_edits, make_edit_pairs
 from benchmarks.reuse.prompts import (
     ALL,
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except HunkError as error:
         sys.exit(str(error))
     for why, files in found.skipped.items():
-        print(f"skipped, {why}: {', '.join(file.name for file in files)}", file=sys.stderr)
+        say(f"skipped, {why}: {', '.join(file.name for file in files)}")
     load_at_start = warn_if_busy()
     made = {session.name: build_prompts(session, prompts) for session in found.sessions}
     counts = _count(made, options.modes)
@@ -114,7 +114,7 @@ def _count(made: Mapping[str, Sequence[Prompt]], modes: Sequence[Any]) -> list[S
 
 
 def _count_workspace(sessions: Sequence[Session], prompts: Prompts, modes: Sequence[Any]) -> list[SessionCount]:
-    """The sessions that read whole files, with these in the prompt; in `balanced` with notes on what changed."""
+    """Return the sessions that read whole files, with these in the prompt; in `balanced` with notes on what changed."""
     made: dict[str, list[Prompt]] = {}
     noted: dict[str, list[Prompt]] = {}
     for session in sessions:
@@ -132,7 +132,7 @@ def _count_workspace(sessions: Sequence[Session], prompts: Prompts, modes: Seque
 
 
 def _measure(options: argparse.Namespace, prompts: Prompts, made: Mapping[str, Sequence[Prompt]]) -> dict[str, Any]:
-    """Times, memory and quality, of which the tables are printed as they come."""
+    """Measure times, memory and quality, and print their tables."""
     times, memory, versions = run_contest(options, prompts, made)
     print(f"\n{', '.join(versions)}\n\n{render_times(times)}\n", flush=True)
     shown = ", ".join(
@@ -158,9 +158,7 @@ def _measure_quality(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.reuse", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser("reuse", __doc__)
     parser.add_argument("--model", default="qwen2.5-coder-0.5b", help="a name of the catalogue, a file or a folder")
     parser.add_argument("--session", type=Path, required=True, help=".jsonl, .jsonl.gz, .traj.gz or a folder of them")
     parser.add_argument("--mode", default=",".join(MODES), help="which modes, by commas")
@@ -172,7 +170,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--peers", default="", help="`vllm`, with its prefix caching on (`make peers` installs it)")
     parser.add_argument("--probes", type=int, default=0, help="probes of a kind that answers are judged by")
     parser.add_argument("--quality", type=Path, help="the JSON of benchmarks.reuse.quality, to go into this one's")
-    parser.add_argument("--json", type=Path, help="write summary and rows there, too")
     options = parser.parse_args(arguments)
     options.modes = [mode for mode in options.mode.split(",") if mode]
     if unknown := set(options.modes) - set(MODES):

@@ -59,14 +59,13 @@ class EditPair:
 
     @property
     def prompts(self) -> tuple[tuple[PromptSegment, ...], ...]:
-        """All of them."""
         return self.first, self.second, self.overlaid
 
 
 def make_edit_pairs(
     tokenizer: BPETokenizer, count: int, seed: int, cases: Path = DEFAULT_CASES, context: int = CONTEXT_TOKENS
 ) -> list[EditPair]:
-    """Up to `count` pairs of recorded edits, where there are some at `cases`, and as many made ones.
+    """Return up to `count` pairs of recorded edits, where there are some at `cases`, and as many made ones.
 
     `context`: tokens of a prompt, about; longer where the edited file is.
     """
@@ -99,7 +98,7 @@ def _select_single_hunks(found: Sequence[Pair], seed: int) -> Iterator[Pair]:
 
 
 def _make_pairs(seed: int) -> Iterator[Pair]:
-    """Files of the standard library with one statement changed, put in or taken out, in the middle half."""
+    """Yield files of the standard library with one statement changed, put in or taken out, in the middle half."""
     random = Random(f"made\0{seed}")
     files = _list_library()
     for file in random.sample(files, len(files)):
@@ -127,7 +126,7 @@ def _edit_line(lines: Sequence[str], place: int, random: Random) -> list[str]:
 def _lay_out(
     tokenizer: BPETokenizer, pair: Pair, source: str, others: Sequence[Pair], random: Random, half: int
 ) -> EditPair | None:
-    """The pair among other files; None where its file is too long or too short, or its edit too near an end."""
+    """Return the pair among other files; None where its file is too long or too short, or its edit too near an end."""
     files = TextFileEncoder(tokenizer)
     path = pair.path or "file"
     before = files.encode(path, pair.before, None)
@@ -163,7 +162,7 @@ def _encode_question(tokenizer: BPETokenizer, asked: str) -> list[int]:
 def _make_filler(
     tokenizer: BPETokenizer, others: Sequence[Pair], num_tokens: int, random: Random, name: str
 ) -> list[PromptSegment]:
-    """The beginning of other files, about so many tokens of them."""
+    """Return the beginning of other files, about so many tokens of them."""
     segments: list[PromptSegment] = []
     number = 0
     while num_tokens > _FILLER_LINE_TOKENS:
@@ -181,7 +180,7 @@ def _make_filler(
 
 
 def _list_library() -> list[Path]:
-    """Files of the standard library that are long enough."""
+    """Return files of the standard library that are long enough."""
     folder = Path(sysconfig.get_path("stdlib"))
     return sorted(file for file in folder.glob("*.py") if 4_000 <= file.stat().st_size <= 18_000)
 
@@ -213,7 +212,7 @@ class EditCount:
     by_mode: Mapping[str, TurnCount]
 
     def vs_prefix(self, mode: str) -> float:
-        """What is run, of what exact prefix caching runs."""
+        """Return what is run, of what exact prefix caching runs."""
         return self.by_mode[mode].recomputed / self.by_mode["exact"].recomputed
 
 

@@ -1,4 +1,4 @@
-"""Probes of what reuse does to answers: an edit in the middle of a real Python file, and a question.
+"""Probes of the quality of reuse: an edit in the middle of a real Python file, and a question.
 
 The files are runs of top-level statements of this Python's standard library, 1,000 to 1,900 tokens. The same seed and
 the same files give the same probes.
@@ -98,7 +98,6 @@ class Stretch:
 
     @cached_property
     def tree(self) -> ast.Module:
-        """The parsed text."""
         return ast.parse(self.text)
 
     @cached_property
@@ -110,7 +109,6 @@ class Stretch:
         return self._line_starts[node.lineno - 1] + node.col_offset
 
     def end(self, node: ast.stmt | ast.expr | ast.arg) -> int:
-        """Where a node ends."""
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         return self._line_starts[node.end_lineno - 1] + node.end_col_offset
@@ -125,7 +123,6 @@ class Stretch:
 
     @property
     def functions(self) -> list[ast.FunctionDef]:
-        """Functions of the top level."""
         return [node for node in self.tree.body if isinstance(node, ast.FunctionDef)]
 
     @property

@@ -1,4 +1,4 @@
-"""A turn's prompt as segments: each message is one, in ChatML; files that were read are cut at their definitions."""
+"""The prompts of a session's turns, with the files in them or not, and what each mode runs again of them."""
 
 from __future__ import annotations
 
@@ -46,22 +46,20 @@ class Prompts:
     _made: dict[Message, tuple[PromptSegment, ...]] = field(default_factory=dict)
 
     def build_prompt(self, messages: Sequence[Message]) -> list[PromptSegment]:
-        """The prompt of a turn, ready for the assistant's answer."""
+        """Return the prompt of a turn, ready for the assistant's answer."""
         segments = [segment for message in messages for segment in self.message(message)]
         return [*segments, PromptSegment(self.tokenizer.encode_template("<|im_start|>assistant\n"))]
 
     def message(self, message: Message) -> tuple[PromptSegment, ...]:
-        """The segments of one message."""
         if message not in self._made:
             self._made[message] = tuple(self._segments(message))
         return self._made[message]
 
     def size(self, message: Message) -> int:
-        """Tokens of one message."""
         return sum(len(segment.token_ids) for segment in self.message(message))
 
     def answer(self, message: Message) -> list[int]:
-        """The ids that the model wrote, but for the one that ended its turn."""
+        """Return the ids that the model wrote, but for the one that ended its turn."""
         return self.tokenizer.encode(message.text)
 
     def _segments(self, message: Message) -> Iterator[PromptSegment]:
@@ -170,7 +168,6 @@ class Books:
         return self.turn([PromptSegment(prompt[: num_cached + most])], "exact", salt=salt).recomputed
 
     def check_integrity(self) -> None:
-        """The books add up."""
         self._pages.check_integrity()
         self._index.check_integrity()
 
@@ -204,12 +201,11 @@ class SessionCount:
     rebuilt: int = 0
 
     def sum_field(self, name: str) -> int:
-        """The sum over the turns of a field of `TurnCount`."""
+        """Return the sum over the turns of a field of `TurnCount`."""
         return sum(int(getattr(turn, name)) for turn in self.turns)
 
     @property
     def by_reason(self) -> Counter[str]:
-        """Recomputed tokens by why."""
         found: Counter[str] = Counter()
         for turn in self.turns:
             found.update(turn.by_reason)
@@ -227,7 +223,7 @@ class Prompt:
 
 
 def build_prompts(session: Session, prompts: Prompts, limits: Limits = WINDOW) -> list[Prompt]:
-    """The prompts of a session's turns, compacted."""
+    """Return the prompts of a session's turns, compacted."""
     compactor = Compactor(prompts.size, limits)
     made, before, answer = [], set[Message](), None
     for turn in session.turns:
@@ -315,7 +311,7 @@ class Files:
 
 
 def build_workspace_prompts(session: Session, prompts: Prompts, mode: ReuseName) -> list[Prompt]:
-    """The prompts of a session's turns, none where it never reads a whole file."""
+    """Return the prompts of a session's turns, none where it never reads a whole file."""
     files, compactor = Files(prompts), Compactor(prompts.size, HISTORY)
     context = PromptLayout(CHATML, prompts.tokenizer, preamble=session.turns[0].messages[0].text)
     made: list[Prompt] = []
@@ -339,7 +335,7 @@ def build_workspace_prompts(session: Session, prompts: Prompts, mode: ReuseName)
 
 
 def _follow_conversation(session: Session, files: Files) -> Iterator[tuple[list[Message], Message | None]]:
-    """Each turn's messages, in which what was read whole is only named; `files` are as they are at that turn."""
+    """Yield each turn's messages, in which what was read whole is only named; `files` are as they are at that turn."""
     seen: list[Recorded] = []
     said: list[Message] = [session.turns[0].messages[0]]
     asked: list[ToolCall] = []

@@ -1,4 +1,4 @@
-"""What reuse does to answers: `python -m benchmarks.reuse.quality --model qwen2.5-coder-0.5b`.
+"""Measure the quality of reuse: `python -m benchmarks.reuse.quality --model qwen2.5-coder-0.5b`.
 
 Probes are made from files of this Python's standard library by a seed: an edit in the middle, and a question whose
 answer it changes (`look-up`, `conclusion`) or leaves alone (`insensitive`). Every mode is held to the greedy
@@ -7,12 +7,10 @@ continuation of a full recompute, token by token.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from statistics import fmean
 from time import perf_counter
 from typing import Any
@@ -26,7 +24,7 @@ from torch import Tensor
 from agent_runtime.models.config import LoadOptions, ModelSettings
 from agent_runtime.models.tokenizer import TokenizerBundle
 from agent_runtime.wiring import open_model
-from benchmarks.harness import Row, describe_machine, render_rows, say, write_json
+from benchmarks.harness import Row, describe_machine, make_parser, render_rows, say, write_json
 from benchmarks.reuse.probes import MAKERS, SENSITIVE, Probe, make_probes
 from engine.core import EngineCore
 from engine.decoder import Decoder
@@ -62,12 +60,11 @@ _SLOT = "\ue0f0"
 
 def main() -> None:
     """Measure, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser("reuse.quality", __doc__)
     parser.add_argument("--model", default="qwen2.5-coder-0.5b", help="a name of the catalogue, a file or a folder")
     parser.add_argument("--probes", type=int, help="only so many of a kind")
     parser.add_argument("--tokens", type=int, default=NUM_TOKENS, help="of the reference continuation")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write summary and rows there, too")
     options = parser.parse_args()
     if options.probes is not None and options.probes < 1:
         parser.error("--probes must be at least 1")
@@ -113,7 +110,6 @@ class LaidOutProbe:
 
     @property
     def first_prompt(self) -> list[int]:
-        """The turn before the edit."""
         return [*self.head, *self.before.token_ids.tolist(), *self.first_tail]
 
     @property
@@ -123,7 +119,6 @@ class LaidOutProbe:
 
     @property
     def prompt(self) -> list[int]:
-        """The turn after the edit."""
         return [*self.head, *self.after.token_ids.tolist(), *self.tail]
 
     @property
@@ -132,7 +127,7 @@ class LaidOutProbe:
         return len(self.head) + len(self.after.token_ids)
 
     @cached_property
-    def changed_end(self) -> int:
+    def edit_end(self) -> int:
         """The end of what the edit changed, in tokens of the new prompt."""
         old, new = self.before.token_ids[::-1], self.after.token_ids[::-1]
         shorter = min(len(old), len(new))
@@ -216,7 +211,7 @@ class Scorer:
             "class": probe.probe_class,
             "file": probe.file_name,
             "prompt_tokens": len(prompt),
-            "tokens_behind": laid_out.tail_start - laid_out.changed_end,
+            "tokens_behind": laid_out.tail_start - laid_out.edit_end,
             "right": probe.right,
             "stale": probe.stale,
             "answer": answer,

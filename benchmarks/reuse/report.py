@@ -1,4 +1,4 @@
-"""What was counted and measured as rows and as a summary."""
+"""Rows, summary and tables of the reuse benchmark."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ COUNTED = ("prompt", "cached", "reused", "recomputed", "new")
 
 
 def make_count_rows(counts: Sequence[SessionCount], layout: str = "") -> list[Row]:
-    """A row for each session and mode; `layout` says how the prompts were made."""
+    """Return a row for each session and mode; `layout` says how the prompts were made."""
     prefix = {each.session: each.sum_field("recomputed") for each in counts if each.mode == "exact"}
     return [{"layout": layout} | _make_row(each.session, [each], prefix.get(each.session)) for each in counts]
 
 
 def total_counts(counts: Sequence[SessionCount]) -> list[Row]:
-    """A row for each mode, over all sessions."""
+    """Return a row for each mode, over all sessions."""
     exact = [each for each in counts if each.mode == "exact"]
     prefix = sum(each.sum_field("recomputed") for each in exact) if exact else None
     groups: dict[tuple[str, int], list[SessionCount]] = {}
@@ -35,7 +35,7 @@ def total_counts(counts: Sequence[SessionCount]) -> list[Row]:
 
 
 def make_edit_rows(edits: Sequence[EditCount]) -> list[Row]:
-    """A row for each edit and mode."""
+    """Return a row for each edit and mode."""
     return [
         {
             "edit": edit.id,
@@ -55,7 +55,7 @@ def make_edit_rows(edits: Sequence[EditCount]) -> list[Row]:
 
 
 def total_edits(edits: Sequence[EditCount]) -> list[Row]:
-    """A row for each source and mode: medians over the edits, and the worst tenth."""
+    """Return a row for each source and mode: medians over the edits, and the worst tenth."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in make_edit_rows(edits):
         groups.setdefault((row["source"], row["mode"]), []).append(row)
@@ -76,7 +76,7 @@ def total_edits(edits: Sequence[EditCount]) -> list[Row]:
 
 
 def make_time_rows(times: Sequence[PairTimes]) -> list[Row]:
-    """A row for each pair of turns and mode or peer: medians over the rounds."""
+    """Return a row for each pair of turns and mode or peer: medians over the rounds."""
     rows = []
     for one in times:
         medians = {name: statistics.median(seconds) for name, seconds in one.seconds.items()}
@@ -100,7 +100,7 @@ def make_time_rows(times: Sequence[PairTimes]) -> list[Row]:
 
 
 def total_times(times: Sequence[PairTimes]) -> list[Row]:
-    """A row for each kind of turn and mode or peer: over its pairs."""
+    """Return a row for each kind of turn and mode or peer: over its pairs."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in make_time_rows(times):
         kind = "edit" if row["source"] in ("recorded", "made") else row["source"]

@@ -1,4 +1,4 @@
-"""Recorded sessions as the benchmark replays them: the messages before each answer, kept within a budget of tokens.
+"""Recorded sessions: the messages before each answer, kept within a budget of tokens.
 
 Compaction does what coding agents do, with the numbers of a window of 16k tokens, and the same way each time. A message
 over `cap` keeps its head and its tail, from the turn that it first appears in. Once a prompt exceeds `budget`:
@@ -103,7 +103,7 @@ def _read_session(file: Path) -> Session:
 
 
 def _make_turns(session: RecordedSession) -> Iterator[Turn]:
-    """The turns, whose messages are mostly those of the turn before and some more: only those are made."""
+    """Yield the turns, whose messages are mostly those of the turn before and some more: only those are made."""
     before: Sequence[Recorded] = ()
     made: list[Message] = []
     for turn in session.turns:
@@ -139,7 +139,7 @@ def _make_message(messages: Sequence[Recorded], place: int) -> Message:
 
 
 def _find_path_read(messages: Sequence[Recorded], place: int) -> str:
-    """The file that a tool's result shows: results follow the message with their calls, in the calls' order."""
+    """Return the file that a tool's result shows: results follow the message with their calls, in the calls' order."""
     asked = place - 1
     while asked >= 0 and messages[asked].role == "tool":
         asked -= 1
@@ -156,7 +156,7 @@ def _get_path(call: ToolCall) -> str:
 
 
 def _render_text(message: Recorded) -> str:
-    """The text with the calls of tools after it, as Qwen's chat template writes them."""
+    """Return the text with the calls of tools after it, as Qwen's chat template writes them."""
     calls = [
         json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False) for call in message.tool_calls
     ]
@@ -267,7 +267,7 @@ class Compactor:
             kept -= sizes[first]
 
     def _cap(self, message: Message) -> Message:
-        """The head and the tail of a message that is too long."""
+        """Return the head and the tail of a message that is too long."""
         text, share = message.text, 1.0
         while (size := self.size(message)) > self.limits.cap:
             share *= 0.98 * self.limits.cap / size
@@ -279,7 +279,7 @@ class Compactor:
 
 
 def _summarise(messages: Sequence[Message]) -> Message:
-    """What stands for messages that are left out."""
+    """Return what stands for messages that are left out."""
     asked = [" ".join(message.text.split())[:REQUEST_CHARS] for message in messages if message.role == "user"]
     paths = list(dict.fromkeys(message.path for message in reversed(messages) if message.path))
     lines = [f"[{len(messages)} earlier messages of this conversation are left out. In short:]"]

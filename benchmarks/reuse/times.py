@@ -1,4 +1,4 @@
-"""Times to the first token of a second turn: cold, after the exact prefix, in each mode, and a peer's.
+"""Time the first token of a second turn: cold, after the exact prefix, in each mode, and a peer's.
 
 Every time has a first turn of its own before it, with nothing cached, so that no mode finds what another has left; that
 first turn, of the same length, is the cold time. All take turns, round after round, so that drift meets all alike.
@@ -20,8 +20,18 @@ from agent_runtime.errors import ModelUnavailable
 from agent_runtime.models.config import LoadOptions, ModelSettings
 from agent_runtime.wiring import open_model
 from benchmarks.engine.ours import Ours
+from benchmarks.harness import say
 from benchmarks.peers.contest import is_there, open_entrants
-from benchmarks.peers.protocol import Arrival, Contestant, ContestantFailed, Job, peak_bytes, serve, take_stdout
+from benchmarks.peers.protocol import (
+    Arrival,
+    Contestant,
+    ContestantFailed,
+    Job,
+    parse_flags,
+    peak_bytes,
+    serve,
+    take_stdout,
+)
 from benchmarks.reuse.edits import EditPair, make_edit_pairs
 from benchmarks.reuse.prompts import Prompt, Prompts
 from engine.core import EngineCore
@@ -60,7 +70,7 @@ def measure_pairs(
     others = [mode for mode in modes if mode != LAST]
     for number in range(rounds):
         for pair, times in zip(pairs, found, strict=True):
-            print(f"round {number + 1} of {rounds}: {pair.id}", file=sys.stderr, flush=True)
+            say(f"round {number + 1} of {rounds}: {pair.id}")
             for mode in (others if number % 2 == 0 else others[::-1]) + [LAST]:
                 if mode != "balanced" or pair.overlaid:
                     _run_ours(ours, pair, mode, times, f"{pair.id}:{mode}:{number}")
@@ -115,12 +125,12 @@ CONTEXT = 16_384
 def run_contest(
     options: argparse.Namespace, prompts: Prompts, made: Mapping[str, Sequence[Prompt]]
 ) -> tuple[list[PairTimes], dict[str, int], list[str]]:
-    """The times, our memory, and what took part; ends the program where our engine cannot be run."""
+    """Return the times, our memory, and what took part; ends the program where our engine cannot be run."""
     cache_dir = ModelSettings.from_env(os.environ).cache_dir
     peers = [name for name in options.peers.split(",") if name and is_there(name, cache_dir)]
     pairs = make_edit_pairs(prompts.tokenizer, options.pairs, options.seed)
     pairs += sample_turns(made, options.turns, options.seed)
-    print(f"{options.model}: loading in {', '.join(['hunk', *peers])}", file=sys.stderr, flush=True)
+    say(f"{options.model}: loading in {', '.join(['hunk', *peers])}")
     try:
         with open_entrants(options.model, CONTEXT, peers, cache_dir, module="benchmarks.reuse.times") as found:
             most = min(CONTEXT, found.config.max_positions)
@@ -131,7 +141,7 @@ def run_contest(
 
 
 def sample_turns(made: Mapping[str, Sequence[Prompt]], count: int, seed: int) -> list[EditPair]:
-    """Turns of the sessions, each with the one before it and its answer: so many of either kind.
+    """Return turns of the sessions, each with the one before it and its answer: so many of either kind.
 
     One kind goes on from the turn before, of the other the prompt was compacted in between.
     """
@@ -147,14 +157,14 @@ def sample_turns(made: Mapping[str, Sequence[Prompt]], count: int, seed: int) ->
 
 
 def select_fitting(pairs: Sequence[EditPair], context: int) -> list[EditPair]:
-    """Those whose prompts, and a token after them, fit a model's context; the others are named."""
+    """Return those whose prompts, and a token after them, fit a model's context; the others are named."""
     found = []
     for pair in pairs:
         longest = 1 + max(sum(len(segment.token_ids) for segment in prompt) for prompt in pair.prompts)
         if longest <= context:
             found.append(pair)
         else:
-            print(f"{pair.id} is left out: {longest} tokens do not fit the model's {context}", file=sys.stderr)
+            say(f"{pair.id} is left out: {longest} tokens do not fit the model's {context}")
     return found
 
 
@@ -199,7 +209,7 @@ class ReuseOurs(Ours):
         self._core.reset()
 
     def memory(self, _: object) -> dict[str, int]:
-        """Bytes: of the KV pool, of the span store, of a token, and the most that the process has had."""
+        """Return bytes: of the KV pool, of the span store, of a token, and the most that the process has had."""
         core, config = self._core, self._core.config
         one_page = page_bytes(core.model.config, config.page_size, core.model.weights.dtype)
         return {
@@ -211,7 +221,7 @@ class ReuseOurs(Ours):
 
 
 def open_core(model: str, context: int) -> EngineCore:
-    """An engine of the size that is measured."""
+    """Return an engine of the size that is measured."""
     loaded = open_model(model, ModelSettings.from_env(os.environ), LoadOptions(context=2))
     loaded.engine.close()  # its model goes on in this one
     decoder = loaded.engine.model
@@ -226,12 +236,7 @@ def open_core(model: str, context: int) -> EngineCore:
 
 
 def main() -> None:
-    """Load the model and serve."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, help="a name of the catalogue, a file or a folder")
-    parser.add_argument("--context", type=int, required=True, help="tokens of prompt and answer")
-    options = parser.parse_args()
-    channel = take_stdout()
+    options, channel = parse_flags(__doc__), take_stdout()
     contestant = ReuseOurs(open_core(options.model, options.context))
     operations = {name: getattr(contestant, name) for name in ("run", "turn", "floor", "forget", "memory", "margin")}
     serve(channel, operations, {"version": "Hunk", "abilities": ["arrivals", "prefix"]})

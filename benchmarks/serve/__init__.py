@@ -1,1 +1,1 @@
-"""What the service adds to the merge, and how it holds under load."""
+"""Measure the service under load."""

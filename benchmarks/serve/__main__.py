@@ -1,4 +1,4 @@
-"""The service under load: `python -m benchmarks.serve`. It starts `hunk serve` itself, on loopback.
+"""Measure the service under load: `python -m benchmarks.serve`. It starts `hunk serve` itself, on loopback.
 
     in process     the merge alone, in this process: edits by rule of 100-line files of the standard library
     1, 8, 200      clients that send such an edit, wait for the answer, and send the next one
@@ -12,7 +12,6 @@ where there is one. The client is a process of its own, which shares the machine
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import threading
@@ -20,9 +19,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
 
-from benchmarks.harness import describe_machine, warn_if_busy
+from benchmarks.harness import Row, describe_machine, make_parser, say, warn_if_busy, write_json
 from benchmarks.serve.service import (
     Clients,
     Edit,
@@ -35,8 +33,6 @@ from benchmarks.serve.service import (
     run_clients,
     watch_memory,
 )
-
-Row = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -52,22 +48,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         memory = _measure_memory(service, by_rule, options.minutes * 60, Path(name)) if options.minutes else None
     summary = _summarise(rows, in_process_ms, memory) | {"machine": describe_machine(), "load_at_start": load}
     print(_render_table(rows, summary))
-    if options.json:
-        options.json.write_text(json.dumps({"summary": summary, "rows": rows}, indent=1), encoding="utf-8")
+    write_json(options.json, summary, rows)
     sys.exit(bool(summary["errors"]))
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.serve", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser("serve", __doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 200], help="how many at once (1 8 200)")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each row")
     parser.add_argument("--minutes", type=float, default=0.0, help="of mixed load over which memory is watched")
     parser.add_argument("--model", default="smollm2-135m", help="for the edits by the model")
     parser.add_argument("--edits", type=int, default=60, help="different edits")
     parser.add_argument("--seed", type=int, default=0, help="which files, and where they are edited")
-    parser.add_argument("--json", type=Path, help="write summary and rows there")
     options = parser.parse_args(arguments)
     if min(*options.clients, options.edits) < 1 or options.seconds <= 0 or options.minutes < 0:
         parser.error("--clients and --edits must be at least 1, --seconds above 0, --minutes 0 or more")
@@ -86,14 +78,14 @@ def _measure_in_process(edits: Sequence[Edit], rounds: int = 5) -> float:
 
 
 def _run_steady(service: Running, edits: Sequence[Edit], count: int, seconds: float, folder: Path) -> Row:
-    _say(f"{count} clients")
+    say(f"{count} clients")
     run_clients(service, [Clients("warm", edits, min(count, 8))], 1.0, folder)
     seen = run_clients(service, [Clients("rule", edits, count)], seconds, folder)["rule"]
     return _make_row(f"{count} clients, by rule", seen)
 
 
 def _run_mixed(service: Running, edits: Sequence[Edit], seconds: float, folder: Path) -> list[Row]:
-    _say("mixed")
+    say("mixed")
     seen = run_clients(service, _make_mixture(edits), seconds, folder)
     return [_make_row(f"mixed: {name}", one) for name, one in seen.items()]
 
@@ -112,7 +104,7 @@ def _make_row(name: str, seen: Seen) -> Row:
     timed = bool(len(seen.latencies_ms) > 1)
     return {
         "what": name,
-        "requests_s": round(seen.per_second, 1) if timed else None,
+        "requests_s": round(seen.requests_s, 1) if timed else None,
         "p50_ms": round(seen.quantile_ms(0.5), 2) if timed else None,
         "p99_ms": round(seen.quantile_ms(0.99), 2) if timed else None,
         "statuses": dict(seen.statuses),
@@ -124,11 +116,11 @@ def _make_row(name: str, seen: Seen) -> Row:
 def count_faults(name: str, seen: Seen) -> int:
     if "leave" in name:
         return sum(seen.faults.values())
-    return seen.count_errors
+    return seen.num_errors
 
 
 def _measure_memory(service: Running, edits: Sequence[Edit], seconds: float, folder: Path) -> Row:
-    _say(f"memory over {seconds / 60:g} minutes")
+    say(f"memory over {seconds / 60:g} minutes")
     loading = threading.Thread(target=run_clients, args=(service, _make_mixture(edits), seconds, folder))
     loading.start()
     found = watch_memory(service, seconds, max(1.0, seconds / 200))
@@ -178,10 +170,6 @@ def _render_table(rows: Sequence[Row], summary: Row) -> str:
             f"{memory['open_files_at_the_end']} open files at the end"
         )
     return "\n".join(lines)
-
-
-def _say(what: str) -> None:
-    print(f"{what} ...", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A lean HTTP client in a process of its own: `python -m benchmarks.serve.client PORT FILE --clients N --seconds S`.
+"""An HTTP client in a process of its own: `python -m benchmarks.serve.client PORT FILE --clients N --seconds S`.
 
 FILE holds a JSON object a line: `body`, and `sha256`, which the answer has to have ("": any answer that is no fault).
 A line without a body asks `GET /healthz` on a connection of its own.
@@ -84,7 +84,7 @@ async def _run(options: argparse.Namespace, requests: Sequence[Sent], tally: Tal
     if options.kind == "steady":
         await asyncio.gather(*(_steady(options, requests, until, rng, tally) for rng in rngs))
     else:
-        client = _slow if options.kind == "slow" else _leaving
+        client = _slow if options.kind == "slow" else _leave
         await asyncio.gather(*(client(options.port, requests, until, rng, tally) for rng in rngs))
     tally.seconds = time.perf_counter() - started
 
@@ -120,7 +120,7 @@ async def _steady(
 
 
 async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
-    """Its status, its body, and whether the connection ends with it."""
+    """Return its status, its body, and whether the connection ends with it."""
     head = await reader.readuntil(b"\r\n\r\n")
     lines = head.lower().split(b"\r\n")
     length = next(int(line[15:]) for line in lines if line.startswith(b"content-length:"))
@@ -144,7 +144,7 @@ async def _slow(port: int, requests: Sequence[Sent], until: float, rng: random.R
                 tally.faults[type(error).__name__] += 1
 
 
-async def _leaving(port: int, requests: Sequence[Sent], until: float, rng: random.Random, tally: Tally) -> None:
+async def _leave(port: int, requests: Sequence[Sent], until: float, rng: random.Random, tally: Tally) -> None:
     while time.perf_counter() < until:
         request = rng.choice(requests)
         try:

@@ -1,4 +1,4 @@
-"""A service under load: edits whose merges are known, `hunk serve` as users start it, clients in their own process."""
+"""A running `hunk serve`, edits whose merges are known, and clients that send them."""
 
 from __future__ import annotations
 
@@ -44,11 +44,9 @@ class Edit:
     max_tokens: int | None = None
 
     def request(self) -> ApplyRequest:
-        """For this process."""
         return ApplyRequest(self.original.encode(), self.text, self.path, mode=self.mode)
 
     def body(self) -> str:
-        """For the service."""
         fields = {"original": self.original, "edit": self.text, "path": self.path, "mode": self.mode}
         return json.dumps(fields | ({} if self.max_tokens is None else {"max_tokens": self.max_tokens}))
 
@@ -69,12 +67,12 @@ def make_rule_edits(count: int, seed: int) -> list[Edit]:
 
 
 def make_model_edits(by_rule: list[Edit], max_tokens: int = 32) -> list[Edit]:
-    """The same for the model, which is stopped soon: the load is its passes, not its answers."""
+    """Return the same edits for the model, which is stopped soon: the load is its passes, not its answers."""
     return [Edit(edit.original, edit.text, edit.path, mode="model", max_tokens=max_tokens) for edit in by_rule]
 
 
 def make_applier() -> Applier:
-    """The pipeline in this process, without a model."""
+    """Return the pipeline in this process, without a model."""
     return Applier(_refuse_model)
 
 
@@ -118,13 +116,11 @@ class Running:
 
     @property
     def resident_mb(self) -> float:
-        """Its memory now."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
     @property
     def num_threads(self) -> int:
-        """Its threads now."""
         return len(list(Path(f"/proc/{self.pid}/task").iterdir()))
 
     @property
@@ -208,24 +204,22 @@ class Seen:
     seconds: float
 
     @property
-    def per_second(self) -> float:
-        """Answers a second."""
+    def requests_s(self) -> float:
         return len(self.latencies_ms) / self.seconds
 
     def quantile_ms(self, share: float) -> float:
-        """A latency that so many stay below."""
+        """Return a latency that so many stay below."""
         cuts = quantiles(self.latencies_ms, n=1000, method="inclusive")
         return cuts[min(998, round(share * 1000) - 1)]
 
     @property
-    def count_errors(self) -> int:
+    def num_errors(self) -> int:
         """Answers that are neither a result nor 429, connections that failed, and files that came out wrong."""
         good = sum(count for status, count in self.statuses.items() if status in ("200", "429"))
         return sum(self.statuses.values()) - good + sum(self.faults.values()) + self.wrong
 
 
 def run_clients(service: Running, clients: Sequence[Clients], seconds: float, folder: Path) -> dict[str, Seen]:
-    """All of them at once."""
     processes = {}
     for each in clients:
         file = folder / f"{each.name}.jsonl".replace(" ", "-")

@@ -1,4 +1,4 @@
-"""Inputs that were slow, or that look for what is slow: every one at the sizes that the bounds are promised for.
+"""Inputs that were slow or may be slow, at the sizes that the time limits are promised for.
 
     explicit formats    files up to 1 MB, edits up to 200 kB
     lazy snippets       files of 400 kB and of 1 MB, edits up to 200 kB

@@ -1,4 +1,4 @@
-"""Slow inputs that are odd: edits that are hard to read, bytes of files, and lazy snippets."""
+"""Slow inputs that are hard to read: odd edits, odd bytes, and lazy snippets."""
 
 from __future__ import annotations
 

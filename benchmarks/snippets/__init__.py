@@ -1,4 +1,4 @@
-"""Lazy snippets made from real edits, in the styles that models write, and larger merges put together from them."""
+"""Lazy snippets made from real edits, and larger merges made of several edits."""
 
 from benchmarks.snippets.imitations import imitate, make_imitations
 from benchmarks.snippets.merges import Pair, make_merge, read_pairs

@@ -1,4 +1,4 @@
-"""A change as a snippet may show it: its lines and definitions, indentation, and the wording of markers."""
+"""A change of a file as a snippet can show it: lines, definitions, indentation, markers and instructions."""
 
 from __future__ import annotations
 
@@ -157,17 +157,14 @@ class Change:
 
     @cached_property
     def a(self) -> list[str]:
-        """The old lines."""
         return self.before.removesuffix("\n").split("\n")
 
     @cached_property
     def b(self) -> list[str]:
-        """The new lines."""
         return self.after.removesuffix("\n").split("\n")
 
     @cached_property
     def spans(self) -> list[Span]:
-        """What differs, without context."""
         return diff_texts(self.a, self.b)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Snippets that imitate what coding models write, made from real edits: bare excerpts, chat answers, named removals.
+"""Make snippets that imitate coding models, from real edits.
 
 style              what it looks like
 minimal            each change with a few lines about it, markers between, the outer markers often missing

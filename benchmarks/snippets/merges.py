@@ -1,4 +1,4 @@
-"""Real texts before and after an edit, whatever format the edit was recorded in."""
+"""Read real texts before and after an edit, and make larger merges of them."""
 
 from __future__ import annotations
 

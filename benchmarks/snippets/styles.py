@@ -1,4 +1,4 @@
-"""Makes lazy snippets from a text before and after, in the styles that models write them in.
+"""Make lazy snippets with one reading from the texts before and after an edit, in several styles.
 
 style               what it looks like
 bare_hunks          each change with some lines about it, and nothing that says where lines are left out

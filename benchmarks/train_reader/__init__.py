@@ -1,1 +1,1 @@
-"""Learns the order of a snippet's readings, and how likely the first is right: `python -m benchmarks.train_reader`."""
+"""Train the reader of lazy snippets: `python -m benchmarks.train_reader`."""

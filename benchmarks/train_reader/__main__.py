@@ -1,4 +1,4 @@
-"""Learns how the reader orders the readings of a lazy snippet: `python -m benchmarks.train_reader`.
+"""Train the weights by which the reader orders the readings of a lazy snippet: `python -m benchmarks.train_reader`.
 
 It reads the training part of `../shared/data/snippets` and as many made snippets over the training part of the commits,
 fits the order (a softmax over all readings of a snippet and "none of these"), and measures it on folds that share no
@@ -22,6 +22,7 @@ import numpy as np
 from platformdirs import user_cache_path
 
 from benchmarks.cases import DEFAULT_CASES, Case, find_part, load_cases_at
+from benchmarks.harness import say
 from benchmarks.plots import write_reliability
 from benchmarks.scoring import compute_interval, hides_deletion
 from benchmarks.snippets import make_imitations
@@ -53,7 +54,6 @@ _LEAST_BAR = 0.75
 
 
 def main() -> None:
-    """Read, fit, measure, write."""
     options = _options()
     cache = options.cache / f"readings-{hash_folders(ROOT / 'editor', READER)}.jsonl"
     cache.parent.mkdir(parents=True, exist_ok=True)
@@ -176,7 +176,7 @@ def _select_open(cases: Sequence[Case]) -> Iterator[Case]:
     """Yield the cases, and print now and then how many there were."""
     for number, case in enumerate(cases):
         if number % 100 == 0:
-            print(f"{number} of {len(cases)} cases read", file=sys.stderr, flush=True)
+            say(f"{number} of {len(cases)} cases read")
         yield case
 
 

@@ -1,4 +1,4 @@
-"""Cases with all their readings, as features and labels; kept on disk, for to read them all takes minutes."""
+"""Labelled readings, the weights that are fitted to them, and the confidence of an answer."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ class Reading(Protocol):
     """One way to read a snippet: the text that comes of it, and its features."""
 
     @property
-    def text(self) -> str:
-        """The whole text."""
-        ...
+    def text(self) -> str: ...
 
     @property
     def features(self) -> Sequence[float]:

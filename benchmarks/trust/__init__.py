@@ -1,1 +1,1 @@
-"""Whether a file changes beyond its edit, and whether anybody guesses: `python -m benchmarks.trust`."""
+"""Measure whether a file changes beyond its edit, and whether anything guesses: `python -m benchmarks.trust`."""

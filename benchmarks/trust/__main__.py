@@ -1,4 +1,4 @@
-"""Whether a file changes beyond its edit, and whether anybody guesses: `python -m benchmarks.trust`.
+"""Measure whether a file changes beyond its edit, and whether anything guesses: `python -m benchmarks.trust`.
 
 Parts, named with `--only`:
 
@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 from agent_runtime.process import set_environment
 from benchmarks.cases import DEFAULT_CASES, Case
-from benchmarks.harness import describe_machine, say, write_json
+from benchmarks.harness import describe_machine, make_parser, say, write_json
 from benchmarks.slow_inputs import make_slow_inputs
 from benchmarks.trust import adversary, ambiguous
 from benchmarks.trust import stale as other_states
@@ -195,14 +195,13 @@ PARTS: dict[str, Callable[[Sequence[Case], argparse.Namespace], tuple[dict[str, 
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser("trust", __doc__)
     parser.add_argument("--cases", type=Path, default=DEFAULT_CASES, help="the folder of recorded data")
     parser.add_argument("--limit", type=int, help="a sample of this many right results; the other parts in proportion")
     parser.add_argument("--seed", type=int, default=0, help="for samples and corruptions")
     parser.add_argument("--only", type=_parse_parts, default=tuple(PARTS), help=f"parts: {','.join(PARTS)}")
     parser.add_argument("--plants", type=int, default=10, help="corruptions of each right result (default 10)")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes")
-    parser.add_argument("--json", type=Path, help="write summary and rows there")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""Edits made to break the rules: what becomes of each without a model, and how long the slowest ones take.
+"""Judge edits that were made to break the rules, and time slow inputs.
 
 The verdicts are those of the cases' own program (`../shared/data/adversary/run_cases.py`).
 """

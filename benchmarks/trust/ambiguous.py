@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import httpx
@@ -31,7 +31,7 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.cli.main import app as command_line
 from agent_runtime.client.local import InProcessTransport, LocalClient
 from agent_runtime.errors import HunkError
-from agent_runtime.llm.interface import ChatModel, Merger, ModelChoice, ModelMerge, ModelTask
+from agent_runtime.llm.interface import ChatModel, Merger, ModelMerge, ModelTask
 from agent_runtime.llm.model_slot import ModelOnDemand
 from agent_runtime.mcp.backends import LocalBackend, make_local_applier
 from agent_runtime.mcp.tools import build_server
@@ -43,25 +43,23 @@ from agent_runtime.workspace.registry import WorkspaceRegistry
 from benchmarks import edit_formats as rendering
 from benchmarks.cases import Case
 from benchmarks.trust.corruptions import RightText, alter_token
+from benchmarks.trust.planted import WholeAnswer
 from editor.definitions import Symbol
 from editor.grammars import find_language
 from editor.syntax import survey
 from editor.types import FormatName, Unresolved
 
-if TYPE_CHECKING:
-    from engine.engine import EngineStats
-
 DOORS = ("http", "sdk", "cli", "mcp", "v1", "page")
 
 
-class Guesser:
+class Guesser(WholeAnswer):
     """A model that takes the first place that came into question, and counts: each load, each question."""
 
     name = "guesser"
 
     def __init__(self) -> None:
+        super().__init__("")
         self._lock = threading.Lock()
-        self.num_calls = 0
 
     def load(self, *_: Any) -> Merger:
         """Count a load, whatever the models and settings."""
@@ -74,21 +72,10 @@ class Guesser:
         candidates = task.by_rule.candidates if isinstance(task.by_rule, Unresolved) else ()
         return ModelMerge(candidates[0].text if candidates else task.text, False, Usage(), {})
 
-    def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice | ModelMerge:
-        """Take the first reading."""
-        return self.merge(task, watcher)
-
     def chat(self) -> ChatModel:
         """Count a question that is no edit, and break down: there is no answer."""
         self._count()
         raise NotImplementedError
-
-    def stats(self) -> EngineStats | None:
-        """There is no engine."""
-        return None
-
-    def close(self) -> None:
-        """Free nothing."""
 
     def _count(self) -> None:
         with self._lock:
@@ -131,7 +118,6 @@ class Doors:
         }
 
     def close(self) -> None:
-        """Close all."""
         self._open.close()
 
     def _send_http(self, case: Case) -> bytes | None:

@@ -76,7 +76,7 @@ class RightText:
         return frozenset(at for span in self.spans for at in range(span.b_start, span.b_end))
 
     @cached_property
-    def kept(self) -> list[tuple[int, int]]:
+    def common(self) -> list[tuple[int, int]]:
         """The lines that the edit leaves alone, by their numbers in the original and here."""
         starts = [(0, 0), *((span.a_end, span.b_end) for span in self.spans)]
         ends = [*((span.a_start, span.b_start) for span in self.spans), (len(self.a), len(self.b))]

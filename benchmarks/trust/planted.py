@@ -1,4 +1,4 @@
-"""Right results, and the same with a corruption planted: sent as a model's whole answer, and as what a rule made."""
+"""Send right results, and the same with a corruption planted: as a model's whole answer, and as a rule's result."""
 
 from __future__ import annotations
 
@@ -245,7 +245,6 @@ class WholeAnswer:
         raise NotImplementedError
 
     def stats(self) -> EngineStats | None:
-        """There is no engine."""
         return None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Rows to counts: shares with their 95 % intervals, by class, format and style, and the tables for people."""
+"""Count the planted corruptions by class, format and style, with 95 % intervals, and render the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edits sent to a file in another state than the one that they were written for: changed since, or edited already.
+"""Send edits to files in another state than the one they were written for: changed since, or edited already.
 
 stale, by how the file differs from the one that the edit was written for:
 
@@ -142,7 +142,7 @@ def _make_earlier(first: Record, second: Record, way: str, seed: int) -> Stale |
 
 
 def _make_later(first: Record, second: Record, way: str, seed: int) -> Stale | None:
-    """What the edit wrote has to stand in the file as it is now: if it does not, the edit may be made again.
+    """Make a case of an edit that a later commit follows: what the edit wrote has to stand in the file as it is now.
 
     A snippet would set the lines that it shows back to what it shows: it does not say what they replace.
     """
@@ -263,13 +263,13 @@ def _find_far(right: RightText) -> list[tuple[int, int]]:
     """Return the kept lines away from the edit, by their numbers in the file and in the right result."""
     outside = set(right.outside)
     near = {at for span in right.spans for at in range(span.b_start - _NEAR, span.b_end + _NEAR)}
-    return [(a, b) for a, b in right.kept if b in outside and b not in near]
+    return [(a, b) for a, b in right.common if b in outside and b not in near]
 
 
 def _find_near(right: RightText) -> list[tuple[int, int]]:
     """Return the kept lines, not blank, next to a run of changes."""
     found = {at for span in right.spans for at in (right.find_above(span.b_start), right.find_below(span.b_end - 1))}
-    return [(a, b) for a, b in right.kept if b in found]
+    return [(a, b) for a, b in right.common if b in found]
 
 
 def _insert_far(right: RightText, rng: Random) -> Mutated | None:
@@ -292,7 +292,7 @@ def _delete_far(right: RightText, rng: Random) -> Mutated | None:
 
 def _double_definition(right: RightText, rng: Random) -> Mutated | None:
     seen = survey(right.source.text, find_language(right.case.path))
-    last = dict(right.kept)
+    last = dict(right.common)
     found = [
         symbol
         for symbol in (seen.symbols if seen else ())
@@ -320,7 +320,7 @@ def _alter_near(right: RightText, rng: Random) -> Mutated | None:
 
 
 def _insert_near(right: RightText, rng: Random) -> Mutated | None:
-    """Which side of the new line the edit's own lines belong to is not known where they replace nothing."""
+    """Insert a line before replaced lines; where an edit replaces nothing, its place next to the line is not known."""
     spans = [span for span in right.spans if span.a_start < span.a_end and span.a_start > 0]
     if not spans:
         return None

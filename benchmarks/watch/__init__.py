@@ -1,1 +1,1 @@
-"""What `repo_cache` costs, compared with the tokenizer alone and with encoding a file whole."""
+"""Measure what `repo_cache` costs, next to the tokenizer alone and encoding a file whole."""

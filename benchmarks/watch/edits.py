@@ -1,4 +1,4 @@
-"""One-line edits: from the file to the snapshot, compared with encoding the file whole; and what the watcher adds."""
+"""Time one-line edits from the written file to the snapshot, and what the watcher adds."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _measure_switch(folder: Path, cache: RepoCache, branch: str, found: Watching
 
 
 def _edit_line(text: str) -> str:
-    """The text with a line more in some places, as a branch has it."""
+    """Return the text with a line more in some places, as a branch has it."""
     lines = text.splitlines(keepends=True)
     for place in range(SWITCH_PARTS):
         lines.insert(len(lines) * place // SWITCH_PARTS, f"# on another branch, {place}\n")

@@ -1,4 +1,4 @@
-"""Repositories of real text: sources that lie on this machine, written into folders of any number of files."""
+"""Write repositories of real sources, and time indexing them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Sources:
 
     @classmethod
     def find_sources(cls, seed: int) -> Sources:
-        """All there are; raises ValueError where there are none."""
+        """Return all there are; raises ValueError where there are none."""
         paths = list(_find_files())
         if not paths:
             raise ValueError("no sources were found in the standard library or the installed packages")
@@ -59,7 +59,7 @@ class Sources:
             yield suffix, f"# part {number}\n" + "".join(lines[first : first + drawn.randint(20, 600)])
 
     def long_text(self, num_lines: int) -> str:
-        """Python sources one after the other, cut to so many lines."""
+        """Return Python sources one after the other, cut to so many lines."""
         lines: list[str] = []
         for path in self.paths:
             if path.suffix == ".py" and len(lines) < num_lines:
@@ -97,7 +97,7 @@ def _find_files() -> tuple[Path, ...]:
 
 
 def _read_text(path: Path) -> str | None:
-    """The text of a file; None where it is none."""
+    """Return the text of a file; None where it is none."""
     try:
         text = path.read_bytes().decode()
     except (OSError, UnicodeDecodeError):
@@ -195,7 +195,7 @@ def _measure_warm(folder: Path, tokenizer_file: Path, store: Path, rounds: int, 
 
 
 def _measure_memory(folder: Path, tokenizer_file: Path) -> float:
-    """Megabytes that a process has more after indexing than before, for a million tokens."""
+    """Return megabytes that a process has more after indexing than before, for a million tokens."""
     command = [sys.executable, "-m", "benchmarks.watch.memory", str(folder), str(tokenizer_file)]
     ran = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
     told = json.loads(ran.stdout)
@@ -203,6 +203,6 @@ def _measure_memory(folder: Path, tokenizer_file: Path) -> float:
 
 
 def take_quantile(values: Sequence[float], share: float) -> float:
-    """The value below which a share of them lies."""
+    """Return the value below which a share of them lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -1,4 +1,4 @@
-"""Indexes a folder and prints how much the process has grown: `python -m benchmarks.watch.memory FOLDER TOKENIZER`."""
+"""Index a folder and print how much the process has grown: `python -m benchmarks.watch.memory FOLDER TOKENIZER`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from repo_cache.tokenizer import BPETokenizer
 
 
 def main() -> None:
-    """Print one JSON object."""
     folder, tokenizer_file = map(Path, sys.argv[1:])
     tokenizer = BPETokenizer.from_file(tokenizer_file)
     tokenizer.encode_batch([folder.name] * 64)  # its threads and tables are not the cache's

@@ -1,4 +1,4 @@
-"""What is count_op is what docs/kernels.md says; what is wrong, or has no card, gets no speed."""
+"""What is counted is what docs/kernels.md says; what is wrong, or has no card, gets no speed."""
 
 from __future__ import annotations
 
@@ -271,5 +271,5 @@ def test_the_document_has_what_is_counted(name: str) -> None:
 
 
 def _counted_part(line: str) -> Any:
-    """What a line says of sizes and of what is count_op; what is measured may stand behind it."""
+    """What a line says of sizes and of what is counted; what is measured may stand behind it."""
     return tuple(line.split(" | ")[:NUM_COUNTED]) if line.startswith("|") else line

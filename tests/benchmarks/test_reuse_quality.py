@@ -137,8 +137,8 @@ def test_both_turns_differ_by_the_changed_tokens_and_the_question(
 ) -> None:
     for each in laid_out:
         tail = len(each.tail)
-        behind = each.tail_start - each.changed_end
-        assert each.prompt[each.changed_end :] == each.stale_prompt[len(each.stale_prompt) - tail - behind :]
+        behind = each.tail_start - each.edit_end
+        assert each.prompt[each.edit_end :] == each.stale_prompt[len(each.stale_prompt) - tail - behind :]
         assert text.tokenizer.decode(each.prompt[len(each.head) : each.tail_start]) == each.probe.after
         assert text.tokenizer.decode(each.tail).endswith(each.probe.begun)
         assert list(each.segment_ends) == sorted(set(each.segment_ends))

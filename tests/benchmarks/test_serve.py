@@ -32,8 +32,8 @@ def test_answers_are_compared_and_a_wrong_one_is_an_error_without_a_speed(tmp_pa
         good = seen_of(url, edits, tmp_path)
         bad = seen_of(url, [replace(edit, sha256="0" * 64) for edit in edits], tmp_path)
     assert good.statuses.keys() == {"200"}
-    assert good.count_errors == 0
-    assert bad.wrong == bad.count_errors == sum(bad.statuses.values()) > 0
+    assert good.num_errors == 0
+    assert bad.wrong == bad.num_errors == sum(bad.statuses.values()) > 0
     rows = [_make_row("1 clients, by rule", good), _make_row("2 clients, by rule", bad)]
     assert rows[0]["p50_ms"] > 0
     first, second = _render_table(rows, _summarise(rows, 1.0, None)).splitlines()[2:4]
@@ -48,4 +48,4 @@ def test_a_service_that_is_gone_is_an_error_and_not_a_hang(tmp_path: Path) -> No
         pass
     gone = seen_of(url, edits, tmp_path)
     assert not gone.latencies_ms
-    assert gone.count_errors > 0
+    assert gone.num_errors > 0

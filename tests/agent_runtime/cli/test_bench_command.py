@@ -21,7 +21,7 @@ def test_it_lists_what_can_be_run_with_what_it_measures() -> None:
     what = {row["name"]: row["what"] for row in listed}
     assert {"apply", "copy", "edit", "engine", "forwards", "models", "reuse", "reuse.quality", "watch"} <= set(what)
     assert "copy.ours" not in what
-    assert what["edit"] == "How right and how fast the editor is on recorded edits"
+    assert what["edit"] == "Measure how right and how fast the editor is on recorded edits"
     assert all(name in hunk_here("bench").stdout for name in what)
 
 
