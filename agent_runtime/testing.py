@@ -146,24 +146,38 @@ class FakeService(httpx.BaseTransport, httpx.AsyncBaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Answer a blocking client."""
         request.read()
-        recorded, scripted = self._take(request)
-        if isinstance(scripted, Events | Lines):
-            return _build_stream_response(request, scripted, _Blocking(scripted, recorded))
-        reply = _make_reply(scripted)
-        time.sleep(_cap_delay(request, reply.after_s))
-        _raise_if_too_late(request, reply.after_s)
-        return _build_response(request, reply)
+        delay_s, answer = self._answer(request)
+        time.sleep(delay_s)
+        if isinstance(answer, httpx.ReadTimeout):
+            raise answer
+        return answer
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Answer an asynchronous client."""
         await request.aread()
+        delay_s, answer = self._answer(request)
+        await anyio.sleep(delay_s)
+        if isinstance(answer, httpx.ReadTimeout):
+            raise answer
+        return answer
+
+    def _answer(self, request: httpx.Request) -> tuple[float, httpx.Response | httpx.ReadTimeout]:
+        """Return the answer, or the client's timeout where that comes first, and the seconds until then."""
         recorded, scripted = self._take(request)
         if isinstance(scripted, Events | Lines):
-            return _build_stream_response(request, scripted, _Asynchronous(scripted, recorded))
-        reply = _make_reply(scripted)
-        await anyio.sleep(_cap_delay(request, reply.after_s))
-        _raise_if_too_late(request, reply.after_s)
-        return _build_response(request, reply)
+            content_type = "text/event-stream" if isinstance(scripted, Events) else "application/x-ndjson"
+            stream = _Stream(scripted, recorded)
+            return 0.0, httpx.Response(200, headers={"content-type": content_type}, stream=stream, request=request)
+        if isinstance(scripted, Exception) and not isinstance(scripted, HunkError):
+            raise scripted
+        reply = to_reply(scripted)
+        timeout: float | None = request.extensions.get("timeout", {}).get("read")
+        if timeout is not None and reply.after_s > timeout:
+            return timeout, httpx.ReadTimeout("the scripted answer comes too late", request=request)
+        is_raw = reply.body is None or isinstance(reply.body, bytes)
+        content = reply.body if is_raw else json.dumps(reply.body).encode()
+        headers = {"content-type": "application/json", **reply.headers}
+        return reply.after_s, httpx.Response(reply.status, headers=headers, request=request, content=content)
 
     def _take(self, request: httpx.Request) -> tuple[Recorded, Scripted]:
         recorded = Recorded(
@@ -180,67 +194,20 @@ class FakeService(httpx.BaseTransport, httpx.AsyncBaseTransport):
         return recorded, answers.pop(0) if len(answers) > 1 else answers[0]
 
 
-class _Blocking(httpx.SyncByteStream):
+class _Stream(httpx.SyncByteStream, httpx.AsyncByteStream):
     def __init__(self, scripted: Events | Lines, recorded: Recorded) -> None:
         self._scripted, self._recorded = scripted, recorded
+        self._pieces = scripted.encode()
+        recorded.left = bool(self._pieces)
 
     def __iter__(self) -> Iterator[bytes]:
-        pieces = self._scripted.encode()
-        self._recorded.left = bool(pieces)
-        for number, piece in enumerate(pieces, start=1):
+        for number, piece in enumerate(self._pieces, start=1):
             time.sleep(self._scripted.every_s)
-            self._recorded.left = number < len(pieces)
+            self._recorded.left = number < len(self._pieces)
             yield piece
-
-
-class _Asynchronous(httpx.AsyncByteStream):
-    def __init__(self, scripted: Events | Lines, recorded: Recorded) -> None:
-        self._scripted, self._recorded = scripted, recorded
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        pieces = self._scripted.encode()
-        self._recorded.left = bool(pieces)
-        for number, piece in enumerate(pieces, start=1):
+        for number, piece in enumerate(self._pieces, start=1):
             await anyio.sleep(self._scripted.every_s)
-            self._recorded.left = number < len(pieces)
+            self._recorded.left = number < len(self._pieces)
             yield piece
-
-
-def _build_stream_response(
-    request: httpx.Request, scripted: Events | Lines, stream: httpx.SyncByteStream | httpx.AsyncByteStream
-) -> httpx.Response:
-    content_type = "text/event-stream" if isinstance(scripted, Events) else "application/x-ndjson"
-    return httpx.Response(200, headers={"content-type": content_type}, stream=stream, request=request)
-
-
-def _make_reply(scripted: Scripted) -> Reply:
-    """Return the reply; raises an exception other than HunkError."""
-    if isinstance(scripted, Exception) and not isinstance(scripted, HunkError):
-        raise scripted
-    assert isinstance(scripted, Reply | ApplyResult | HunkError | Mapping | list), f"{scripted!r} is no answer"
-    return to_reply(scripted)
-
-
-def _build_response(request: httpx.Request, reply: Reply) -> httpx.Response:
-    if reply.body is None or isinstance(reply.body, bytes):
-        content: dict[str, Any] = {"content": reply.body}
-    else:
-        content = {"content": json.dumps(reply.body).encode()}
-    headers = {"content-type": "application/json", **reply.headers}
-    return httpx.Response(reply.status, headers=headers, request=request, **content)
-
-
-def _find_read_timeout(request: httpx.Request) -> float | None:
-    timeout: float | None = request.extensions.get("timeout", {}).get("read")
-    return timeout
-
-
-def _cap_delay(request: httpx.Request, after_s: float) -> float:
-    timeout = _find_read_timeout(request)
-    return after_s if timeout is None else min(after_s, timeout)
-
-
-def _raise_if_too_late(request: httpx.Request, after_s: float) -> None:
-    timeout = _find_read_timeout(request)
-    if timeout is not None and after_s > timeout:
-        raise httpx.ReadTimeout("the scripted answer comes too late", request=request)

@@ -101,13 +101,11 @@ class Tokens:
         return "".join(piece.text for piece in self.pieces)
 
 
-def phase_from_json(data: dict[str, Any]) -> Phase:
-    """Parse the event `phase`."""
+def _parse_phase(data: dict[str, Any]) -> Phase:
     return Phase(str(data["phase"]))
 
 
-def tokens_from_json(data: dict[str, Any]) -> Tokens:
-    """Parse the event `tokens`."""
+def _parse_tokens(data: dict[str, Any]) -> Tokens:
     pieces = tuple(Piece(str(piece["text"]), piece["origin"]) for piece in data["pieces"])
     return Tokens(pieces, int(data.get("region", 0)))
 
@@ -194,15 +192,19 @@ class EventReader(Generic[Final]):
 
     def parse(self, sent: ServerSentEvent) -> Phase | Tokens | Final | None:
         """Return the typed event, None for one of a later version; raises the error of a problem."""
-        if sent.event not in ("phase", "tokens", "result", "problem"):
+        parsers: dict[str, Callable[[Any], Phase | Tokens | Final | HunkError]] = {
+            "phase": _parse_phase,
+            "tokens": _parse_tokens,
+            "result": self.read,
+            "problem": fault_of,
+        }
+        if sent.event not in parsers:
             return None
-        data = parse_answer(json.loads, sent.data, f"an event {sent.event!r}", self.base_url)
-        if sent.event == "problem":
-            raise parse_answer(fault_of, data, "an event 'problem'", self.base_url)
+        parse = parsers[sent.event]
+        event = parse_answer(lambda data: parse(json.loads(data)), sent.data, f"an event {sent.event!r}", self.base_url)
+        if isinstance(event, HunkError):
+            raise event
         self.has_ended = self.has_ended or sent.event == "result"
-        reads: dict[str, Callable[[Any], Any]] = {"phase": phase_from_json, "tokens": tokens_from_json}
-        read = reads.get(sent.event, self.read)
-        event: Phase | Tokens | Final = parse_answer(read, data, f"an event {sent.event!r}", self.base_url)
         return event
 
     def check_ended(self) -> None:
