@@ -68,8 +68,7 @@ def add_settings(command: Command) -> Callable[[Callable[..., Result]], Callable
             for parameter in signature.parameters.values()
             if parameter.name != "resolved"
         ]
-        config = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CONFIG)
-        parameters = [*own, *map(_build_parameter, settings), config]
+        parameters = [*own, *map(_build_parameter, settings), _make_parameter("config", CONFIG)]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {}
         return run
@@ -78,24 +77,23 @@ def add_settings(command: Command) -> Callable[[Callable[..., Result]], Callable
 
 
 def _build_parameter(setting: Setting) -> inspect.Parameter:
-    is_bool, is_int = setting.base is bool, setting.base is int
+    is_bool = setting.base is bool
     option = typer.Option(
         f"{setting.flag}/--no-{setting.flag[2:]}" if is_bool else setting.flag,
         help=f"{setting.help} Default: {_describe_default(setting)}.",
         metavar="" if is_bool else setting.metavar,
-        min=int(setting.least) if is_int and setting.least is not None else setting.least,
-        max=int(setting.most) if is_int and setting.most is not None else setting.most,
+        min=setting.least,
+        max=setting.most,
         show_default=False,
         rich_help_panel=setting.group,
         autocompletion=complete_model if setting.name == "model" else None,
     )
     annotation = (list[Path] if setting.base is Path else list[str]) if setting.is_list else setting.annotation
-    return inspect.Parameter(
-        setting.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[annotation | None, option],
-    )
+    return _make_parameter(setting.name, Annotated[annotation | None, option])
+
+
+def _make_parameter(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def _describe_default(setting: Setting) -> str:
