@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rapidfuzz import process
-from rapidfuzz.distance import JaroWinkler
-
 from agent_runtime.errors import UnknownModel
 from agent_runtime.prompt import DEFAULT, find_form
+from agent_runtime.suggestion import find_nearest
 from agent_runtime.types import ReuseName
-
-NEAR_ENOUGH = 0.6
-"""Jaro-Winkler similarity from which a name counts as a slip of another; it weighs a common beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +103,5 @@ def get_session_reuse(name: str) -> ReuseName:
 def suggest_names(name: str) -> str:
     """What to write instead of `name`: the nearest catalogue name if one is near, else all of them."""
     names = [entry.name for entry in CATALOGUE]
-    nearest = process.extractOne(
-        name.lower(), names, scorer=JaroWinkler.normalized_similarity, score_cutoff=NEAR_ENOUGH
-    )
-    return f"did you mean {nearest[0]!r}?" if nearest else f"the catalogue has {', '.join(names)}"
+    nearest = find_nearest(name.lower(), names, by_prefix=True)
+    return f"did you mean {nearest!r}?" if nearest else f"the catalogue has {', '.join(names)}"
