@@ -235,7 +235,7 @@ class Session(_SessionBase):
         return self._send(self._build_ask_call(question, options, stream=False))
 
     def stream(self, question: str, **options: Unpack[AskOptions]) -> Stream[SessionAnswer]:
-        """Ask as `ask`: yields tokens as they are written, and at the end the SessionAnswer. Closing cancels the work."""
+        """Ask as `ask`: yields tokens as they are written, and last the SessionAnswer. Closing cancels the work."""
         return self._follow(lambda: self._build_ask_call(question, options, stream=True))
 
     def apply(self, edit: str, **options: Unpack[EditOptions]) -> ApplyResult:

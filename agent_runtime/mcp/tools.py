@@ -100,10 +100,10 @@ def build_server(backend: Backend) -> MCPServer:
         call = _EditCall()
         async with places.place(_find_holder(context)) as give_back:
             watcher = Placed(call, give_back)
-            outcome = await call.run(context, partial(_catch_fault, _edit, backend, request, watcher))
-        if isinstance(outcome, HunkError):
-            return responses.fault_response(outcome)
-        return responses.edit_response(outcome, written=request.write)
+            work = partial(_edit, backend, request, watcher)
+            return await call.run(
+                context, partial(_respond, work, partial(responses.edit_response, written=request.write))
+            )
 
     @server.tool(
         description="Read a file, or some of its lines, with the sha256 to pass to edit_file.",
@@ -114,20 +114,15 @@ def build_server(backend: Backend) -> MCPServer:
         start_line: Annotated[Line | None, Field(description="The first line, from 1.")] = None,
         end_line: Annotated[Line | None, Field(description="The last line.")] = None,
     ) -> Annotated[CallToolResult, FileAnswer]:
-        outcome = await run_sync(_catch_fault, backend.read, path)
-        if isinstance(outcome, HunkError):
-            return responses.fault_response(outcome)
-        return responses.read_response(outcome, start_line, end_line)
+        render = partial(responses.read_response, start_line=start_line, end_line=end_line)
+        return await run_sync(_respond, partial(backend.read, path), render)
 
     @server.tool(
         description="Return the folder of the files, the model that merges where no rule decides, and its state.",
         annotations=ToolAnnotations(title="Describe the workspace", read_only_hint=True, open_world_hint=False),
     )
     async def workspace_status() -> Annotated[CallToolResult, StatusAnswer]:
-        outcome = await run_sync(_catch_fault, backend.status)
-        return (
-            responses.fault_response(outcome) if isinstance(outcome, HunkError) else responses.status_response(outcome)
-        )
+        return await run_sync(_respond, backend.status, responses.status_response)
 
     return server
 
@@ -204,9 +199,9 @@ def _edit(backend: Backend, edit: Edit, watcher: Watcher) -> ApplyResult:
         return backend.edit(edit, watcher)
 
 
-def _catch_fault(work: Callable[..., Result], *arguments: object) -> Result | HunkError:
-    """Return the result of the work, or the error that it raises."""
+def _respond(work: Callable[[], Result], render: Callable[[Result], CallToolResult]) -> CallToolResult:
+    """Return the answer with the result of the work, or with the error that it raises."""
     try:
-        return work(*arguments)
+        return render(work())
     except HunkError as fault:
-        return fault
+        return responses.fault_response(fault)
