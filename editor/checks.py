@@ -34,7 +34,7 @@ _MAX_SLIDE = 100
 class Removal:
     """Lines [start, end) of the original that are removed, and the lines that replace them (`instead`).
 
-    `unshown` are those of them that the edit does not show to go; `shown` tells that there are none.
+    `unshown` are those that the edit does not show to be removed; `is_shown` says that there are none.
     """
 
     start: int
@@ -96,7 +96,7 @@ def _find_unshown_of_sketch(
 def _find_shown_seams(new: list[str], sketch: Sketch) -> frozenset[int]:
     """Return the seams that the sketch shows: `at` is the seam above line `at` of the result.
 
-    Blank lines are passed over, as models add and drop them. What is past the bound of places shows no seam.
+    Blank lines are skipped, as models add and drop them. Blocks beyond the bound of places show no seam.
     """
     solid = [at for at, line in enumerate(new) if line]
     found = KeyedLines([new[at] for at in solid])
@@ -154,8 +154,8 @@ class _ShownSeams:
     def _contains_cut(self, op: LineOp) -> bool:
         """Return whether the sketch shows a deletion, cut where a person would cut it.
 
-        Of two methods that end alike, an alignment may as well drop the end of the first and the head of the second. So
-        a deletion is slid to where it begins with the least indented line that is not blank and not a closing bracket,
+        Where two methods end alike, an alignment may drop the end of the first and the head of the second. So a
+        deletion is moved to where it begins with the least indented line that is not blank and not a closing bracket,
         as in git's indent heuristic (Michael Haggerty, 2016), which also slides no further than 100 lines.
         """
         old = self.old

@@ -1,9 +1,9 @@
 r"""Decodes a file to text with "\n" lines, and encodes a merged text so that unedited bytes stay as they are.
 
-A byte order mark says what the encoding is: UTF-8, UTF-16 or UTF-32. Without one it is UTF-8 if the bytes are valid,
-else one byte is one character, so that every byte comes back: Windows-1252 where the bytes beyond ASCII are single, as
-accented letters do, and "latin-1" where they come in runs (Cyrillic, Shift-JIS) or in the pairs of UTF-8 (a broken byte
-elsewhere). What such bytes mean is not known, so that an edit may add only ASCII, and characters that the file has.
+A byte order mark decides the encoding: UTF-8, UTF-16 or UTF-32. Without one it is UTF-8 if the bytes are valid. Else
+one byte is one character, so that every byte is restored: Windows-1252 if the bytes beyond ASCII are single, like
+accented letters, and "latin-1" if they come in runs (Cyrillic, Shift-JIS) or in the pairs of UTF-8 (a broken byte
+elsewhere). The meaning of such bytes is not known, so an edit may add only ASCII, and characters that the file has.
 
 A line ends at "\r\n" or "\n"; a lone "\r" ends a line only in a file without any "\n" (classic Mac OS), and is a
 character like any other elsewhere (a progress bar in a fixture). Form feed, vertical tab, NEL, U+2028 and U+2029 never
@@ -48,8 +48,8 @@ _LOOK_BYTES = 8_192
 class SourceText:
     r"""A decoded file: `text` with "\n" lines, and what is needed to restore its bytes.
 
-    `line_endings` has one entry a line: "\n", "\r\n", "\r", or "" for a last line without an ending. `encoding` is the
-    name of a codec of Python that decodes all of the file, a BOM to U+FEFF.
+    `line_endings` has one entry for each line: "\n", "\r\n", "\r", or "" for a last line without an ending. `encoding`
+    is the name of a codec of Python that decodes all of the file, a BOM to U+FEFF.
     """
 
     text: str
@@ -79,7 +79,7 @@ def decode(data: bytes) -> SourceText:
 def encode(text: str, source: SourceText, *, by_model: bool = True, ops: Sequence[LineOp] = ()) -> bytes:
     """Return the bytes to write for a merged text; see `restore`.
 
-    Raises `NotEncodableError`, also where the bytes would be taken for a binary file when they are read again.
+    Raises `NotEncodableError`, also if the written bytes would be taken for a binary file.
     """
     restored = restore(text, source, by_model=by_model, ops=ops)
     if source.encoding == _UNKNOWN:
@@ -100,7 +100,7 @@ class ByteChanges:
     """What new bytes of a file change in addition to its text.
 
     `endings` are the lines of the new file (from 0) that are in the old one with another ending. `bom` and
-    `final_newline` tell that a byte order mark, or the newline after the last line, was added or taken away.
+    `final_newline` say that a byte order mark, or the newline after the last line, was added or removed.
     """
 
     endings: tuple[int, ...]
@@ -229,10 +229,9 @@ def _name_encoding(encoding: str) -> str:
 def restore(merged: str, source: SourceText, *, by_model: bool = True, ops: Sequence[LineOp] = ()) -> str:
     r"""Return a merged "\n" text with the file's BOM, line endings and spelling, unchanged where nothing was edited.
 
-    A line that came unchanged from the original gets its own ending; a new line takes the ending of the line that it
-    replaces, else of the line before it. `ops` tell which lines came from the original (`Merged.ops`): of two equal
-    lines with different endings the text alone does not say which one is gone. The final newline is as the merged text
-    has it.
+    A line from the original keeps its own ending; a new line takes the ending of the line that it replaces, else of the
+    line before it. `ops` say which lines are from the original (`Merged.ops`): of two equal lines with different
+    endings the text alone does not say which one was removed. The final newline is as the merged text has it.
 
     With `by_model` two slips of models are corrected. A line that differs from the original's only by Unicode
     normalisation counts as unchanged: Qwen's tokenizer composes characters (NFC), so a model cannot copy "e" + U+0301.

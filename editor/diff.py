@@ -235,7 +235,7 @@ def _render_range(start: int, end: int) -> str:
 
 
 def _render_name(side: str, path: str) -> str:
-    name = f"{side}/{path.lstrip('/')}"  # git names what lies at an absolute path so, too
+    name = f"{side}/{path.lstrip('/')}"  # as git names absolute paths
     if any(char in '"\\' or char < " " or char == "\x7f" for char in name):
         return '"' + "".join(_quote_char(char) for char in name) + '"'
     # A tab ends the name, otherwise `patch` cuts it at the first space.

@@ -20,9 +20,9 @@ _VERDICT: ContextVar[StopCheck | None] = ContextVar("editor_effort", default=Non
 
 
 @contextmanager
-def stop_when(verdict: StopCheck) -> Iterator[None]:
-    """Stop all work of the editor within the block with the first exception that `verdict` returns."""
-    token = _VERDICT.set(verdict)
+def stop_when(check: StopCheck) -> Iterator[None]:
+    """Stop all work of the editor within the block with the first exception that `check` returns."""
+    token = _VERDICT.set(check)
     try:
         yield
     finally:

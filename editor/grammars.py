@@ -1,13 +1,12 @@
 """Languages by file name, their grammars, and the queries for their definitions.
 
 In a query, `@name` is the name of a definition (without it, the text up to the body is the name, as in CSS), `@scope`
-something that qualifies the name where it is, and any other capture the definition itself, called by its kind.
-What `@_is_x` captures must read `x`. Two captures hold what precedes a definition: `@lead` (a decorator
-or attribute that is a sibling of it) and `@comment`. `@wrapped` inside of `@wrap` is a definition inside of what
-belongs to it: decorators, `export`.
+qualifies the name, and any other capture is the definition itself, named by its kind. The text of `@_is_x` must be `x`.
+Two captures hold what precedes a definition: `@lead` (a decorator or attribute that is a sibling of it) and `@comment`.
+`@wrapped` inside of `@wrap` is a definition with its decorators or `export`.
 
-A definition is what a reader would miss: a function, a class, a key of a configuration, a heading. Fields, constants
-and variables are left out; they come and go with the code around them.
+Definitions are functions, classes, keys of a configuration and headings. Fields, constants and variables are left out,
+as they change with the code around them.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import PurePosixPath
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """One language: the module of its wheel, the function there that gives the grammar, the query for definitions."""
+    """One language: the module of its wheel, the function there that returns the grammar, the query for definitions."""
 
     module: str
     query: str

@@ -28,16 +28,18 @@ _EXACT_LINES = "Send SEARCH/REPLACE blocks with the exact lines to change."
 _SMALLER = "Send the edit in several parts, each with lines around its changes that stand only once in the file."
 
 
-def merge(original: str, edit: ParsedEdit, language: str | None = None, said: tuple[str, ...] = ()) -> MergeOutcome:
+def merge(
+    original: str, edit: ParsedEdit, language: str | None = None, instructions: tuple[str, ...] = ()
+) -> MergeOutcome:
     r"""Apply an edit to a text with "\n" lines. The final newline stays as it was; a created file gets one.
 
-    `language` (of `editor.grammars`) lets lazy snippets be bound by their definitions; without it by lines alone. In
-    YAML, where indentation has meaning, other edits are not moved to another depth for certain. `said` are texts around
-    a lazy snippet that may say what is to go. No reading of a lazy snippet is returned, merged or as a candidate, that
-    changes a line for which the snippet does not account.
+    With a `language` (of `editor.grammars`) lazy snippets are aligned by their definitions, else by lines alone. In
+    YAML, where indentation has meaning, a merge that moves lines to another depth is not certain. `instructions` are
+    texts around a lazy snippet that may say what is to be removed. No reading of a lazy snippet is returned, merged or
+    as a candidate, that changes a line for which the snippet does not account.
     """
     try:
-        outcome = _merge(original, edit, language, said)
+        outcome = _merge(original, edit, language, instructions)
     except TooMuchWorkError as error:
         return Unresolved("too_much_work", error.message, suggestion=_SMALLER)
     if not isinstance(outcome, Merged):
@@ -45,7 +47,7 @@ def merge(original: str, edit: ParsedEdit, language: str | None = None, said: tu
     return (refuse_stand_in(original, outcome.text, edit) if edit.format != "lazy" else None) or outcome
 
 
-def _merge(original: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...]) -> MergeOutcome:
+def _merge(original: str, edit: ParsedEdit, language: str | None, instructions: tuple[str, ...]) -> MergeOutcome:
     if isinstance(edit.changes, Substitutions):
         return merge_substitutions(original, edit.changes, language)
     if edit.ordered:
@@ -58,10 +60,10 @@ def _merge(original: str, edit: ParsedEdit, language: str | None, said: tuple[st
     outcome = outcome if final_newline else _drop_final_newline(outcome)
     if not isinstance(edit.changes, Sketch) or edit.changes.complete:
         return outcome
-    outcome = _refuse_doubtful(original, lines, outcome, edit, language, said)
+    outcome = _refuse_doubtful(original, lines, outcome, edit, language, instructions)
     if not isinstance(outcome, Unresolved):
         return outcome
-    answer = _read_again(original, edit, language, said)
+    answer = _read_again(original, edit, language, instructions)
     if answer.certainty is not None and find_unclear_line(lines, edit.changes):
         answer = replace(answer, certainty=None)
     return _take_first(outcome, answer)
@@ -93,14 +95,14 @@ def _refuse_doubtful(
     outcome: MergeOutcome,
     edit: ParsedEdit,
     language: str | None,
-    said: tuple[str, ...],
+    instructions: tuple[str, ...],
 ) -> MergeOutcome:
     """Refuse the merge of a snippet by rule if it is no legal reading, or if another place may be meant."""
     assert isinstance(edit.changes, Sketch)
     if isinstance(outcome, Unresolved):
         return outcome
     result = outcome.text if isinstance(outcome, Merged) else original
-    faults = attribute_changes(original, result, edit, language, said, explains=False).faults
+    faults = attribute_changes(original, result, edit, language, instructions, explain=False).faults
     if faults:
         shown = format_list("it does not account for", [f"{fault.kind} {fault.text.strip()!r}" for fault in faults])
         if isinstance(outcome, Merged):

@@ -1,8 +1,8 @@
 """Applies edits of several files, all or none.
 
-An edit sees what the edits before it made. Refused are: creating a file that exists, or moving onto one (unless that
-one is moved or deleted by the same diff); updating, moving or deleting one that is missing; deleting one whose text is
-not what the diff deletes; changing and then deleting one; paths that are absolute or lead out with `..`.
+Each edit is applied to the result of the edits before it. Refused are: creating a file that exists, or moving onto one
+(unless the same diff moves or deletes that one); updating, moving or deleting a missing file; deleting a file whose
+text differs from the text that the diff deletes; changing and then deleting a file; absolute paths and paths with `..`.
 
 A set that is applied a second time is recognised: created files are there with the same text, moved files are only at
 their new path with the hunks applied, hunks are applied, and deleted files are missing if all else is applied.
@@ -48,9 +48,8 @@ class FileResult:
 class PatchResult:
     """One `FileResult` for each edit, in order, and the files to write.
 
-    `writes` maps each path that changes to its new text, None where the file goes; it is empty if any edit is refused,
-    and if nothing is to be done. `partial` is what `writes` would be without the edits from the first refused one on;
-    it is only filled with `compat`.
+    `writes` maps each path that changes to its new text, None for a deleted file; it is empty if any edit is refused.
+    `partial` are the writes of the edits before the first refused one; it is only filled with `compat`.
     """
 
     files: tuple[FileResult, ...]
@@ -98,8 +97,8 @@ def merge_files(files: Mapping[str, str], edits: Sequence[ParsedEdit], *, compat
 class _Tree:
     """The files after the edits so far.
 
-    `leaving` are the paths that a diff moves away or deletes at some time: all its paths mean the files as they were,
-    so another file may take their place before they are gone. `arrived` holds such files until then.
+    `leaving` are the paths that a diff moves or deletes: all paths of a diff mean the files before it, so another file
+    may take such a path before its old file is gone. `arrived` holds these files until then.
     """
 
     present: dict[str, str]

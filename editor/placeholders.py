@@ -5,15 +5,15 @@ A placeholder is a line of its own that holds nothing but a comment of one of th
 - bare: `// ...`, `# …`, `/* ... */`, `{/* ... */}`
 - `...` first, then a word of elision: `// ... existing code ...`, `# ...rest of the file`
 - a phrase of elision, then `...`: `// existing imports...`, `# rest of the function remains the same ...`
-- a phrase that says nothing else, without dots: `// existing code`, `# rest of the file unchanged.`, `# same as before`
+- a phrase of nothing but elision, without dots: `// existing code`, `# rest of the file unchanged.`, `# same as before`
 - dots in brackets, or dots on both sides: `// [...]`, `# ... body ...`, and without a comment `... existing code ...`
 
 A comment that merely trails off (`# wait for the other threads...`) is text. A line of `...` without a comment is a
 placeholder at column 0, and `…` anywhere. Indented, `...` is a valid body in Python, so there it only counts between
 braces: after a line ending in `{`, `}` or `;`, or before a line starting with `}`.
 
-`may_be_placeholder` is wider: it also sees comments that a file may well have (`# existing logic`). Where such a
-comment is new and lines go next to it, it may stand for them (`editor/required_lines.py`).
+`may_be_placeholder` is wider: it also accepts comments that a file may have (`# existing logic`). If such a
+comment is new and lines are removed next to it, it may stand for them (`editor/required_lines.py`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _PHRASE = re.compile(
     rf"(?P<thing>\s+(?:{_THINGS}))*(?P<state>\s+{_STATE})?\s*(?P<dots>{_DOTS})?\s*[\])>]?",
     re.IGNORECASE,
 )
-# What says by itself, without a thing, that something is left out.
+# Phrases that by themselves say that something is left out.
 _SAYING = re.compile(
     rf"[\[(<]?\s*(?:(?:the|all|it|is|are|remains?|stays?|{_THINGS}|rest)\s+)*(?:"
     r"unchanged|(?:(?:exactly )?the )?same as (?:before|above|previously|the original|original)|"
@@ -66,7 +66,7 @@ _SAYING = re.compile(
     rf")\s*{_DOTS}?\s*[\])>]?",
     re.IGNORECASE,
 )
-# After code, only wording that no one writes for any other purpose.
+# After code, only wording that has no other purpose.
 _INLINE = re.compile(
     rf"(?://|#|/\*|<!--|--|;|%)\s*{_DOTS}\s*(?:existing|rest of|remaining|unchanged|same as|previous)\b", re.IGNORECASE
 )
@@ -83,7 +83,7 @@ _MAYBE = re.compile(
     rf"as (?:is|before|above)|ditto)\b|(?:^|[\s(\[<]){_DOTS}(?:$|[\s)\]>])|\w{_DOTS}$",
     re.IGNORECASE,
 )
-# What a short comment says that stands for more lines than come with it.
+# Words of a short comment that stands for more lines than are added with it.
 _VAGUE = re.compile(
     r"\b(?:previous\w*|original\w*|keep|kept|leave|above|before|code|body|logic|implementation|here|etc|continue[sd]?|"
     r"skip\w*|more|others?|stays?)\b",
@@ -102,7 +102,7 @@ _MAX_CHARS = 200
 
 
 def find_placeholders(lines: Sequence[str]) -> frozenset[int]:
-    """Return the indices of the lines that are placeholders; the lines around a bare `...` help to tell."""
+    """Return the indices of the lines that are placeholders; the lines around a bare `...` help to decide."""
     return frozenset(at for at, line in enumerate(lines) if is_placeholder(line)) | _find_bare_dots(lines)
 
 
@@ -129,7 +129,7 @@ def may_be_placeholder(line: str) -> bool:
 
 
 def is_vague(line: str) -> bool:
-    """Return whether a line is a short comment that may well describe code, and may as well stand for some."""
+    """Return whether a line is a short comment that may describe code or stand for some."""
     comment = _COMMENT_ALONE.fullmatch(line) if len(line) <= _MAX_CHARS else None
     if comment is None or len(comment["body"].split()) > _MAX_VAGUE_WORDS:
         return False
@@ -137,7 +137,7 @@ def is_vague(line: str) -> bool:
 
 
 def may_hold_placeholder(text: str) -> bool:
-    """Return at little cost whether any line of a text may be a placeholder; what is said to hold none has none."""
+    """Return quickly whether any line of a text may be a placeholder; never False for a text that has one."""
     return "..." in text or "…" in text or _HINT.search(text) is not None
 
 
@@ -147,7 +147,7 @@ def is_comment(line: str) -> bool:
 
 
 def holds_placeholder(line: str) -> bool:
-    """Return whether a placeholder is anywhere in a line, after code too."""
+    """Return whether a placeholder is anywhere in a line, even after code."""
     return is_placeholder(line) or (("..." in line or "…" in line) and _INLINE.search(line) is not None)
 
 
@@ -171,7 +171,7 @@ def _is_elision(body: str, *, continued: bool) -> bool:
 
 
 def _find_bare_dots(lines: Sequence[str]) -> frozenset[int]:
-    """Return the lines of `...` between braces; blank lines do not part them from the braces."""
+    """Return the lines of `...` between braces, blank lines aside."""
     solid = [(at, stripped) for at, line in enumerate(lines) if (stripped := line.strip())]
     around = zip(["", *(line for _, line in solid)], solid, [*(line for _, line in solid[1:]), ""], strict=False)
     return frozenset(

@@ -117,12 +117,12 @@ def _find_stand_ins(before: Sequence[str], after: Sequence[str]) -> Iterator[str
         if not gone:
             continue
         for at, line in enumerate(new):
-            beside = (new[at - 1] if at else "", new[at + 1] if at + 1 < len(new) else "")
-            if _may_stand_for(line, beside, more=gone > come):
+            neighbours = (new[at - 1] if at else "", new[at + 1] if at + 1 < len(new) else "")
+            if _may_stand_for(line, neighbours, more=gone > come):
                 yield line
 
 
-def _may_stand_for(line: str, beside: Sequence[str], *, more: bool) -> bool:
+def _may_stand_for(line: str, neighbours: Sequence[str], *, more: bool) -> bool:
     """Return whether a new line may stand for removed ones; `more` says that more statements are removed than added."""
     # Dots by themselves are a body in Python, and a part of a line in other places.
     if not line.strip(" \t.…"):
@@ -130,7 +130,7 @@ def _may_stand_for(line: str, beside: Sequence[str], *, more: bool) -> bool:
     if not may_be_placeholder(line):
         return holds_placeholder(line) or (more and is_vague(line))
     words = len(line.split()) - 1
-    is_paragraph = words > _MAX_WORDS // 2 and any(map(is_comment, beside))
+    is_paragraph = words > _MAX_WORDS // 2 and any(map(is_comment, neighbours))
     return not is_paragraph and (words <= _MAX_WORDS or more)
 
 

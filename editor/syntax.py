@@ -51,7 +51,7 @@ _LINKAGE = re.compile(
 class Survey:
     """The result of one parse: lines (from 0) with syntax errors, and definitions in text order.
 
-    `has_symbols` is False where there are more than `MAX_SYMBOLS`, and none is told.
+    `has_symbols` is False if there are more than `MAX_SYMBOLS`; then `symbols` is empty.
     """
 
     error_lines: tuple[int, ...]
@@ -96,9 +96,9 @@ _survey_cached = cache_results(12)(_survey)
 def _parse(data: bytes, language: Language) -> Node | None:
     """Return the root of the tree, None if that takes far more work than any honest text. Work is counted, not timed.
 
-    Twenty thousand `<!--` that never close take the HTML scanner 18 s, as it runs to the end of the text again and
-    again: the text is handed over in chunks, and only so many. Three thousand take error recovery in Python's grammar
-    13 s: honest text, sound or broken, takes 0.002 to 0.015 calls of `is_too_long` a byte, this one 5.
+    Twenty thousand unclosed `<!--` take the HTML scanner 18 s, as it scans to the end of the text for each: the text is
+    passed in a bounded number of chunks. Three thousand take error recovery in Python's grammar 13 s: honest text,
+    valid or broken, takes 0.002 to 0.015 calls of `is_too_long` for each byte, this text 5.
     """
     view, chunk = memoryview(data), _take_buffer()
     left = _READS_PER_BYTE * len(data) + _READ_ALLOWANCE
@@ -138,7 +138,7 @@ def _take_buffer() -> bytearray:
 def _blank_linkage(data: bytes) -> bytes:
     """Return a header with blanks for `extern "C" {` and its `}`, each between `#ifdef __cplusplus` and `#endif`.
 
-    A preprocessor sees both or none of them; the grammars want a bracket's twin within its `#ifdef`.
+    A preprocessor sees both or none of them, but the grammars expect both brackets within one `#ifdef`.
     """
     found = list(_LINKAGE.finditer(data)) if b"__cplusplus" in data else []
     depth = 0
@@ -152,7 +152,7 @@ def _blank_linkage(data: bytes) -> bytes:
 def _is_too_deep_for_yaml(data: bytes) -> bool:
     """Return whether the scanner of tree-sitter-yaml 0.7.2 may crash the process: it keeps 250 open blocks at most.
 
-    Every open block has a line's indentation or an indicator of its own, two at most begin in one column.
+    Every open block needs its own indentation or indicator, and at most two begin in one column.
     """
     return any(
         2 * (len(row) - len(row.lstrip())) + len(_YAML_INDICATOR.findall(row)) > _MAX_YAML_BLOCKS
@@ -181,7 +181,7 @@ def list_symbols(text: str, language: str | None) -> tuple[str, ...] | None:
 def list_nodes(text: str, language: str | None) -> tuple[tuple[int, str, str], ...] | None:
     """Return every node of a text's tree in text order: its depth, its kind, and its text outside of its children.
 
-    Two texts of equal nodes differ at most in white space that means nothing. None where `survey` gives None.
+    Two texts with equal nodes differ at most in white space without meaning. None where `survey` gives None.
     """
     if language not in GRAMMARS:
         return None
@@ -234,7 +234,7 @@ def _find_errors(root: Node) -> Iterator[Node]:
 def _find_matches(root: Node, language: str) -> Iterator[Captures]:
     """Yield the matches of the grammar's query for definitions."""
     cursor = QueryCursor(_load_query(language))
-    # Below 32,768 levels a cursor takes time by the square; whoever nests so deep is not read for definitions.
+    # Below 32,768 levels a cursor takes quadratic time; such deep nesting is not searched for definitions.
     cursor.set_max_start_depth(_MAX_START_DEPTH)
     for _, captures in cursor.matches(root):
         yield captures

@@ -1,4 +1,4 @@
-"""The values that the editor takes and gives: edits in one intermediate form, merges, checks."""
+"""Types of the editor: edits in one intermediate form, merge outcomes, checks."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Rung = Literal["exact", "trailing_space", "reindent", "folded", "elided", "ancho
 """The rung of the matching ladder that found a place, strictest first."""
 
 Policy = Literal["strict", "lenient"]
-"""`strict`: any failed check rejects a merge; `lenient`: only those that are damage whatever was meant."""
+"""`strict`: any failed check rejects a merge; `lenient`: only checks that always mean damage do."""
 
 Action = Literal["update", "create", "delete"]
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """Where an edit says that a change belongs. A hint chooses among places that fit; it never makes one fit.
+    """The place that an edit names for a change. A hint chooses among matching places; it never makes one match.
 
-    `line` is the index (from 0) of the original's line at which the change is said to begin. `scopes` are lines said to
-    are above it, outermost first (V4A's `@@ class A`, the section heading of a diff). `at_end` says that it ends with
-    the file. `pinned` says that the lines at `line` are meant and no others, whatever else looks the same;
-    `num_unseen` of them are then to go although the edit does not quote them.
+    `line` is the index (from 0) of the original's line at which the change begins. `scopes` are lines above it,
+    outermost first (V4A's `@@ class A`, the section heading of a diff). `at_end` says that the change ends with the
+    file. `pinned` says that exactly the lines at `line` are meant; `num_unseen` of them are then removed although the
+    edit does not quote them.
     """
 
     line: int | None = None
@@ -41,7 +41,7 @@ class Replacement:
     """`before` is to be found in the file, `after` replaces it: a SEARCH block, a hunk, a range of lines.
 
     Lines carry no line endings. An empty `before` creates or fills an empty file, or, with a hint, only inserts.
-    `verbatim` is the block as it was sent, where its lines were taken to begin with line numbers.
+    `verbatim` is the block as it was sent, if line numbers were removed from its lines.
     """
 
     before: tuple[str, ...]
@@ -65,21 +65,20 @@ class Substitution:
 
 @dataclass(frozen=True, slots=True)
 class Substitutions:
-    """Substitutions that are applied one after the other, each to what the ones before it made."""
+    """Substitutions that are applied one after the other, each to the result of the ones before it."""
 
     items: tuple[Substitution, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """A lazy snippet: blocks of literal lines, parted by markers such as `// ... existing code ...`.
+    """A lazy snippet: blocks of literal lines, separated by markers such as `// ... existing code ...`.
 
-    `blocks` holds the literal lines in order; `opens_elided` and `closes_elided` tell whether a marker is before
-    the first and after the last block. Two neighbouring blocks always have a marker between them. `marker_indents` has
-    an entry for every such gap, in order: the indentation of each marker that is there (several may be one below
-    the other); it may be empty. `complete` says that the sender declared the snippet to be the whole file; it has then
-    one block and no marker. `fences` has for each block the number of the code fence that it is in; fences may
-    be in another order than their lines are in the file. It may be empty: one fence, or none.
+    `blocks` holds the literal lines in order; `opens_elided` and `closes_elided` say whether a marker is before the
+    first and after the last block. Two neighbouring blocks always have a marker between them. `marker_indents` may be
+    empty, or has the indentations of the markers of every such gap, in order. `complete` says that the sender declared
+    the snippet to be the whole file; it then has one block and no marker. `fences` has for each block the number of its
+    code fence, and is empty for one fence or none; the order of fences may differ from the order of the file.
     """
 
     blocks: tuple[tuple[str, ...], ...]
@@ -100,12 +99,11 @@ class ParsedEdit:
     """The edit of one file in the intermediate form, whatever format it was written in.
 
     `detected` says in a few words why `format` was taken ("2 SEARCH/REPLACE blocks"). `path` is the file that the edit
-    names, "" if it names none; `move_to` is its new name, "" if it keeps the old. `ordered` says that the replacements
-    are in the order of the file and do not overlap, as the hunks of a diff do. `final_newline` says whether the
-    result ends with a newline; None leaves it as it was. A `delete` of a diff has the
-    lines that it deletes, of a V4A patch no changes. `prose` is all text of the edit outside of what was read as the
-    edit itself: the sentences around a code fence, between blocks, below a diff. `left_out` are the other files that
-    the edit was also for.
+    names, "" if it names none; `move_to` is its new name, "" if it keeps the old. `ordered` says that the
+    replacements are in the order of the file and do not overlap, like the hunks of a diff. `final_newline` says whether
+    the result ends with a newline; None leaves it as it was. A `delete` of a diff has the lines that it deletes, of a
+    V4A patch no changes. `prose` is the text outside of the edit itself: the sentences around a code fence, between
+    blocks, below a diff. `left_out` are the other files that the edit names.
     """
 
     format: FormatName
@@ -121,7 +119,7 @@ class ParsedEdit:
 
     @property
     def new_lines(self) -> tuple[str, ...]:
-        """The literal lines that the edit wants to be in the result, markers left out."""
+        """The literal lines that should be in the result, without markers."""
         if isinstance(self.changes, Sketch):
             return tuple(line for block in self.changes.blocks for line in block)
         if isinstance(self.changes, Substitutions):
@@ -130,7 +128,7 @@ class ParsedEdit:
 
     @property
     def old_lines(self) -> tuple[str, ...]:
-        """The lines that the edit quotes from the file and may take away; a sketch quotes none."""
+        """The lines that the edit quotes from the file and may remove; a sketch quotes none."""
         if isinstance(self.changes, Sketch):
             return ()
         if isinstance(self.changes, Substitutions):
@@ -145,11 +143,11 @@ ReadingCertainty = Literal["certain", "likely"]
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The edit applied without a model: by a rule that has one place at every change, or as its most probable reading.
+    """An edit merged without a model: by a rule with one place for every change, or as its most probable reading.
 
-    `confidence` is the calibrated probability, in [0, 1], that the reading is right; None where a rule decided and
-    nothing was read. `candidates` are the readings that came into question, best first, this one first; () for a rule.
-    `ops` turn the original's lines into the result's, a change of the edit in each that is not equal; () if not known.
+    `confidence` is the calibrated probability, in [0, 1], that the reading is right; None if a rule
+    decided. `candidates` are all readings that were considered, best first, beginning with this one; () for a rule.
+    `ops` turn the original's lines into the result's, with one unequal op for each change of the edit; () if not known.
     """
 
     text: str
@@ -170,11 +168,11 @@ class AlreadyApplied:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One reading of an edit that no rule proves: the whole merged text, and how likely it is.
+    """One reading of an edit that no rule proves: the whole merged text, and its probability.
 
-    `score` is in (0, 1], comparable among the candidates of one edit only. `why` says what was assumed, in a few words
+    `score` is in (0, 1], comparable among the candidates of one edit only. `why` names the assumption in a few words
     ("SEARCH taken at lines 12-15"). `confidence` is the calibrated probability, in [0, 1], that the reading is right;
-    those of one edit sum to 1 or less, the rest being that none of them is. None where nothing was calibrated.
+    the sum over one edit is at most 1, the rest is the probability that none is right. None without calibration.
     """
 
     text: str
@@ -204,10 +202,10 @@ its certainty is below the one that was asked for."""
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """No rule decides this edit; a model may. `reason` and the rest are for whoever sent the edit.
+    """An edit that no rule decides; a model may. `reason` and the other fields are for the sender.
 
-    `num_candidates` counts the places (or readings) that came into question; `candidates` are those of them that can be
-    written out, best first, for a model to choose from. `nearest` is the closest miss, as text with line numbers, or
+    `num_candidates` counts the places (or readings) that were considered; `candidates` are those that can be written
+    out, best first, for a model to choose from. `nearest` is the closest miss, as text with line numbers, or
     ''. `suggestion` is what to send instead.
     """
 
@@ -223,7 +221,7 @@ MergeOutcome = Merged | AlreadyApplied | Unresolved
 
 
 LineKind = Literal["added", "removed", "altered", "missing", "misplaced", "blank_lines", "ending"]
-"""What is wrong with an unaccounted line. `removed` and `missing` are not in the result; the others are."""
+"""The fault of an unaccounted line. `removed` and `missing` lines are not in the result; the others are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +239,7 @@ class UnaccountedLine:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One verification of a merged text: what was checked, whether it held, and what was seen.
+    """One check of a merged text: its name, whether it held, and details.
 
     `lines` are lines that the check is about, at most ten (`accounted`).
     """

@@ -62,18 +62,18 @@ def verify(
     language: str | None,
     *,
     truncated: bool = False,
-    said: tuple[str, ...] = (),
+    instructions: tuple[str, ...] = (),
     by_model: bool = False,
     endings: Sequence[int] = (),
 ) -> tuple[Check, ...]:
     r"""Return all checks of one merged text.
 
-    Both texts have "\n" lines. `truncated` says that generation was cut; `said` are texts outside of the edit that may
-    say what is to go (the instruction); `by_model` says that a model made the text; `endings` are the kept lines
-    (from 0) that would be written with another line ending than they have.
+    Both texts have "\n" lines. `truncated` says that generation was cut; `instructions` are texts outside of the edit
+    that may say what is to be removed; `by_model` says that a model made the text; `endings` are the kept lines (from
+    0) that would be written with another line ending than they have.
     """
     old, new = original.split("\n"), merged.split("\n")
-    reading = attribute_changes(original, merged, edit, language, said, by_model=by_model)
+    reading = attribute_changes(original, merged, edit, language, instructions, by_model=by_model)
     is_explicit = not isinstance(edit.changes, Sketch) or edit.changes.complete
     to_the_letter = is_explicit and not reading.faults
     takes_word = to_the_letter and not by_model and len(original) > MAX_PARSED
@@ -83,7 +83,7 @@ def verify(
     worse = before is not None and after is not None and len(after.error_lines) > len(before.error_lines)
     if to_the_letter and by_model and worse:
         # A model may put a text at a place that is like it; what it wrote may still be the edit to the letter.
-        to_the_letter = not attribute_changes(original, merged, edit, language, said).faults
+        to_the_letter = not attribute_changes(original, merged, edit, language, instructions).faults
     gone = drop_shown_removals(find_removals(old, new, edit), old, edit)
     losses = Losses(old, new, edit, gone, before, after, as_sent, worse, not reading.faults)
     return (

@@ -289,7 +289,9 @@ def _checks(task: ModelTask, made: Outcome) -> tuple[Check, ...]:
     language = find_language(task.request.path)
     said, by_model = (task.request.instruction,), made.certainty == "model"
     return (
-        verify(task.text, made.text, task.edit, language, truncated=made.truncated, said=said, by_model=by_model)
+        verify(
+            task.text, made.text, task.edit, language, truncated=made.truncated, instructions=said, by_model=by_model
+        )
         + made.checks
     )
 
@@ -345,7 +347,7 @@ def _changed(request: ApplyRequest, source: codec.SourceText, edit: ParsedEdit, 
     checks = verify(
         *(source.text, written, edit, language),
         truncated=outcome.truncated,
-        said=(request.instruction,),
+        instructions=(request.instruction,),
         by_model=by_model,
         endings=other_endings(source, after, outcome.ops),
     )

@@ -31,7 +31,7 @@ def sound(task: ModelTask, scope: Scope) -> list[int]:
         number
         for number, candidate in enumerate(task.by_rule.candidates)
         if is_confined(task.text, candidate.text, scope.regions)  # it takes less than the checks
-        and is_accepted(verify(task.text, candidate.text, task.edit, language, said=said), task.request.policy)
+        and is_accepted(verify(task.text, candidate.text, task.edit, language, instructions=said), task.request.policy)
     ]
 
 

@@ -217,7 +217,7 @@ def _ask_editor(text: str, edit: str, format_name: FormatName, path: str, said: 
     read = time.perf_counter()
     merged = merge(text, parsed, language, said)
     done = time.perf_counter()
-    checks = verify(text, merged.text, parsed, language, said=said) if isinstance(merged, Merged) else ()
+    checks = verify(text, merged.text, parsed, language, instructions=said) if isinstance(merged, Merged) else ()
     checked = time.perf_counter()
     return _Answer(merged, checks, ((read - started) * 1e3, (done - read) * 1e3, (checked - done) * 1e3))
 

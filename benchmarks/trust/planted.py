@@ -317,7 +317,9 @@ def send_answer(case: Case, text: str) -> tuple[Sent, tuple[str, ...]]:
 def send_rule_result(right: RightText, edit: ParsedEdit, text: str) -> tuple[Sent, tuple[str, ...]]:
     """Check a text as what a rule made; return whether it passes, and the checks that failed."""
     try:
-        checks = verify(right.source.text, text, edit, find_language(right.case.path), said=(right.case.instruction,))
+        checks = verify(
+            right.source.text, text, edit, find_language(right.case.path), instructions=(right.case.instruction,)
+        )
     except Exception as fault:  # noqa: BLE001 (whatever it is, it is a fault of ours)
         return "crashed", (repr(fault),)
     failed = tuple(check.name for check in checks if not check.ok)

@@ -26,23 +26,23 @@ def attribute_changes(
     result: str,
     edit: ParsedEdit,
     language: str | None,
-    said: tuple[str, ...] = (),
+    instructions: tuple[str, ...] = (),
     *,
     by_model: bool = False,
-    explains: bool = True,
+    explain: bool = True,
 ) -> Attribution:
     r"""Return the changed lines of a result that an edit does not account for, if any.
 
-    Both texts have "\n" lines. `said` are texts outside of the edit that may say what is to go (the instruction).
+    Both texts have "\n" lines. `instructions` are texts outside of the edit that may say what is to be removed.
     `by_model` says that a model made the result: it may put a block whose text is not found at the one similar
-    place. Without `explains` the result only says whether there are faults, which takes less time.
+    place. Without `explain` the result only says whether there are faults, which takes less time.
     """
     if isinstance(edit.changes, Sketch) and not edit.changes.complete:
-        said = (*said, edit.prose) if edit.prose else said
-        reading = _attribute_snippet(original, result, edit.changes, language, said, explains=False)
-        if not explains or not reading.faults:
+        instructions = (*instructions, edit.prose) if edit.prose else instructions
+        reading = _attribute_snippet(original, result, edit.changes, language, instructions, explain=False)
+        if not explain or not reading.faults:
             return reading
-        return _attribute_snippet(original, result, edit.changes, language, said, explains=True)
+        return _attribute_snippet(original, result, edit.changes, language, instructions, explain=True)
     try:
         return Attribution(tuple(find_unaccounted_lines(original, result, edit, by_model=by_model)))
     except TooMuchWorkError:
@@ -54,15 +54,15 @@ _attribute_snippet = cache_results(32)(attribute_snippet)
 
 
 def repair_result(
-    original: str, result: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...] = ()
+    original: str, result: str, edit: ParsedEdit, language: str | None, instructions: tuple[str, ...] = ()
 ) -> Repair | None:
     """Return a model's text for a lazy snippet with the file's own lines in place of unaccounted changes.
 
     None if nothing is to be repaired, or if the rebuilt text is no legal reading of the snippet or changes nothing.
     """
-    reading = attribute_changes(original, result, edit, language, said, by_model=True)
+    reading = attribute_changes(original, result, edit, language, instructions, by_model=True)
     if reading.repaired is None or reading.repaired == original:
         return None
-    if attribute_changes(original, reading.repaired, edit, language, said, by_model=True).faults:
+    if attribute_changes(original, reading.repaired, edit, language, instructions, by_model=True).faults:
         return None
     return Repair(reading.repaired, reading.faults)

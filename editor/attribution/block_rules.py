@@ -115,9 +115,9 @@ class BlockRules:
             return False
         above = self.old_keys[old[0] - 1] if left in ("gap", "marker", "start") and old[0] else ""
         below = self.old_keys[old[1]] if right != "before_keep" and old[1] < len(self.old) else ""
-        beside = {above} if left == "gap" else set()
-        beside |= {below} if right == "before_gap" else set()
-        doubled = {key for key in beside if key in added}
+        neighbours = {above} if left == "gap" else set()
+        neighbours |= {below} if right == "before_gap" else set()
+        doubled = {key for key in neighbours if key in added}
         doubled |= {above} if above == added[0] else set()
         doubled |= {below} if below == added[-1] else set()
         return not all(map(is_punctuation, doubled))
@@ -157,8 +157,8 @@ class BlockRules:
         if self._is_named_place(old):
             return self._judge_names(old, added)
         is_import = all(IMPORT.match(line.text) or COMMENT.match(line.text) for line in added)
-        beside_import = any(line is not None and IMPORT.match(line.text) for line in (above, below))
-        if left == "start" and not (above is None or (is_import and beside_import)):
+        near_import = any(line is not None and IMPORT.match(line.text) for line in (above, below))
+        if left == "start" and not (above is None or (is_import and near_import)):
             return "misplaced"
         is_end = below is None or below.width < depth or below.key.startswith("if __name__ ")
         if right == "before_end" and left != "start" and not is_end:
@@ -256,8 +256,8 @@ class BlockRules:
         self.work.add(len(old_groups) * len(new_groups))
         if self.work.is_too_much:
             return "removed"
-        beside_shown = left == "keep" or right == "before_keep"
-        if definitions or not can_replace(old_groups, new_groups, pairs_comments=beside_shown):
+        next_to_shown = left == "keep" or right == "before_keep"
+        if definitions or not can_replace(old_groups, new_groups, pairs_comments=next_to_shown):
             return "removed"
         return "removed" if not shown and self._loses_definition(old, added, shown=False) else ""
 

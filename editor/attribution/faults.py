@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Literal
 
 from editor.attribution.block_rules import PathStep, WorkCount
-from editor.attribution.snippet import is_moved_alike, measure_indent
+from editor.attribution.snippet import get_trailing_space, is_moved_alike, measure_indent
 from editor.attribution.statements import is_rewrite
-from editor.attribution.texts import SearchTexts, SolidLine, get_trailing_space, is_punctuation
+from editor.attribution.texts import SearchTexts, SolidLine, is_punctuation
 from editor.types import UnaccountedLine
 
 
@@ -139,7 +139,7 @@ class PathFaults:
         item = self.items[number]
         if item.line == new.text or item.line.rstrip() == new.text:
             return True
-        if new.text[len(new.text.rstrip()) :] not in ("", item.line[len(item.line.rstrip()) :]):
+        if get_trailing_space(new.text) not in ("", get_trailing_space(item.line)):
             return False
         return is_moved_alike(depths[self._runs[number]], measure_indent(item.line), measure_indent(new.text))
 

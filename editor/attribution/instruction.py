@@ -138,6 +138,6 @@ class PlaceText:
 
 
 def _simplify_name(name: str) -> str:
-    """Return a name without quotes, the call's brackets and the names that it lies in; a title as it is."""
+    """Return a name without quotes, brackets of a call and qualifying names; a title as it is."""
     name = name.strip("\"'`#.").removesuffix("()")
     return name if " " in name else name.rsplit(".", 1)[-1]

@@ -50,14 +50,20 @@ class Attribution:
 
 
 def attribute_snippet(
-    original: str, result: str, sketch: Sketch, language: str | None, said: Sequence[str], *, explains: bool = True
+    original: str,
+    result: str,
+    sketch: Sketch,
+    language: str | None,
+    instructions: Sequence[str],
+    *,
+    explain: bool = True,
 ) -> Attribution:
     r"""Return the cheapest reading of a snippet that leads from a file to a result, both with "\n" lines.
 
-    `said` are texts that may say what is to go: the instruction, the prose around the snippet. Without `explains` the
-    faults of a result that is no legal reading are its changed lines, and nothing is repaired.
+    `instructions` are texts that may say what is to be removed: the instruction, the prose around the snippet. Without
+    `explain` the faults of a result that is no legal reading are its changed lines, and nothing is repaired.
     """
-    return PathSearch(SearchTexts(original, result, sketch, language, said)).find_attribution(explains=explains)
+    return PathSearch(SearchTexts(original, result, sketch, language, instructions)).find_attribution(explain=explain)
 
 
 class PathSearch:
@@ -115,7 +121,7 @@ class PathSearch:
         row = bisect_left(places, end) - 1
         return places[row] if row >= 0 else 0
 
-    def find_attribution(self, *, explains: bool) -> Attribution:
+    def find_attribution(self, *, explain: bool) -> Attribution:
         """Search for a path without faults; if there is none, for the cheapest one, to list its faults."""
         faults = PathFaults(self.texts, self.work)
         if self.band.is_too_large:
@@ -123,8 +129,8 @@ class PathSearch:
         path = self._find_path(MAX_STATES, FAULT_COST)
         too_many = self.too_many
         if path is None:
-            path = self._find_path(MAX_FAULTY_STATES, _NO_LIMIT) if explains else None
-        if path is None and explains and not self.too_many:
+            path = self._find_path(MAX_FAULTY_STATES, _NO_LIMIT) if explain else None
+        if path is None and explain and not self.too_many:
             # Some shown line is not where the lines around it would have it: look for the faults everywhere.
             self.low, self.high = [0] * len(self.low), [len(self.new)] * len(self.high)
             path = self._find_path(MAX_FAULTY_STATES, _NO_LIMIT)

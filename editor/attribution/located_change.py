@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from editor.attribution.snippet import is_moved_alike, measure_indent
+from editor.attribution.snippet import get_trailing_space, is_moved_alike, measure_indent
 from editor.diff import line_opcodes
 from editor.match.ladder import fold_line
 from editor.types import Replacement
@@ -39,16 +39,12 @@ class SpanEdit:
                 continue
             wanted = sent if sent is not None else own
             assert wanted is not None
-            known = [_get_trailing_blanks(one) for one in (own, sent) if one is not None]
-            if fold_line(line) != fold_line(wanted) or _get_trailing_blanks(line) not in ("", *known):
+            known = [get_trailing_space(one) for one in (own, sent) if one is not None]
+            if fold_line(line) != fold_line(wanted) or get_trailing_space(line) not in ("", *known):
                 return None
             if line.strip() and not is_moved_alike(self.depths, measure_indent(wanted), measure_indent(line)):
                 return None
         return end
-
-
-def _get_trailing_blanks(line: str) -> str:
-    return line[len(line.rstrip()) :]
 
 
 @dataclass(frozen=True)

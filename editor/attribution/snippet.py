@@ -55,6 +55,11 @@ class SnippetItem:
     hunk: int = 0
 
 
+def get_trailing_space(text: str) -> str:
+    """Return the white space at the end of a text."""
+    return text[len(text.rstrip()) :]
+
+
 def measure_indent(line: str) -> int:
     """Return the columns of a line's indentation, a tab as four."""
     return len(line[: len(line) - len(line.lstrip())].expandtabs(_TAB))

@@ -116,10 +116,10 @@ _index_file = cache_results(2)(FileIndex)
 
 @cache_results(2)
 def _read_snippet(
-    original: str, sketch: Sketch, language: str | None, said: tuple[str, ...]
+    original: str, sketch: Sketch, language: str | None, instructions: tuple[str, ...]
 ) -> tuple[list[SnippetItem], RemovalText, PlaceText]:
     items, texts = read_items(sketch, _index_file(original, language).places, language)
-    return items, RemovalText([*said, *texts]), PlaceText(said)
+    return items, RemovalText([*instructions, *texts]), PlaceText(instructions)
 
 
 class SearchTexts:
@@ -128,13 +128,15 @@ class SearchTexts:
     `shown` are the keys of the lines that the snippet shows, `ops` align the file with the result.
     """
 
-    def __init__(self, original: str, result: str, sketch: Sketch, language: str | None, said: Sequence[str]) -> None:
+    def __init__(
+        self, original: str, result: str, sketch: Sketch, language: str | None, instructions: Sequence[str]
+    ) -> None:
         self.original, self.result, self.language = original, result, language
         self.file = _index_file(original, language)
         self.old, self.old_keys, self.places = self.file.lines, self.file.keys, self.file.places
         self.new = _split_lines(result, language, self.file.line_of)
         self.new_keys = [line.key for line in self.new]
-        self.items, self.removal, self.place = _read_snippet(original, sketch, language, tuple(said))
+        self.items, self.removal, self.place = _read_snippet(original, sketch, language, tuple(instructions))
         self.ops = line_opcodes(self.old_keys, self.new_keys)
         self.shown = {item.key for item in self.items if item.kind == "line"}
 
@@ -178,7 +180,7 @@ class SearchTexts:
         inside = self.ancestor_keys[new]
         if owner.key in inside or (owner.elided is not None and any(self.is_item(owner, key) for key in inside)):
             return True
-        # Text of a string at the left edge hides by its indentation what the line lies in; the grammar knows better.
+        # Text of a string at column 0 hides the enclosing lines from a reading by indentation; the grammar sees them.
         number = self.new[new].number
         return any(
             symbol.name_line < number < symbol.end_line and self.is_item(owner, self.find_new_key(symbol.name_line))
@@ -199,11 +201,6 @@ def find_line_range(lines: Sequence[SolidLine], first: int, end: int) -> tuple[i
     return bisect_left(lines, first, key=lambda line: line.number), bisect_left(
         lines, end, key=lambda line: line.number
     )
-
-
-def get_trailing_space(text: str) -> str:
-    """Return the white space after the last line that is not blank."""
-    return text[len(text.rstrip()) :]
 
 
 def is_punctuation(key: str) -> bool:

@@ -30,7 +30,7 @@ def parse(
     format: FormatName | Literal["auto"] = "auto",  # noqa: A002 (the request's name)
     path: str = "",
 ) -> ParsedEdit:
-    r"""Return an edit of one file in the intermediate form; raises `EditSyntaxError`, also if it names several files.
+    r"""Parse an edit of one file; raises `EditSyntaxError`, also if the edit names several files.
 
     Line endings of the edit say nothing about the file, so "\r\n" is read as "\n".
     """
@@ -50,10 +50,10 @@ def parse_files(
     format: FormatName | Literal["auto"] = "auto",  # noqa: A002 (the request's name)
     path: str = "",
 ) -> tuple[ParsedEdit, ...]:
-    """Return the edit of every file, in order of first appearance; raises `EditSyntaxError`.
+    """Parse the edits of all files, in order of first appearance; raises `EditSyntaxError`.
 
-    A format that is named is not guessed about. With "auto" see `detect`. `path` is the file that the edit is sent for,
-    "" if the edit has to name it: it tells what may be a line of that file, and what is talk or a label.
+    With "auto" `detect` chooses the format. `path` is the file that the edit is sent for, "" if the edit has to name
+    it: it decides what may be a line of that file, and what is talk or a label.
     """
     text = edit.removeprefix(_BOM).replace("\r\n", "\n")
     if not text.strip():
@@ -69,7 +69,7 @@ def parse_files(
 
 
 def _strip_bom(edit: ParsedEdit) -> ParsedEdit:
-    """Return an edit whose first quoted line does not begin with the file's byte order mark: a file's text has none.
+    """Return an edit without the file's byte order mark in its first quoted lines, as a decoded text has none.
 
     Diffs of tools show the mark as a part of the first line. Raises `EditSyntaxError` if only the mark would change.
     """
@@ -109,7 +109,7 @@ def _bom_only_error() -> EditSyntaxError:
 
 
 def detect(edit: str, path: str = "") -> FormatName:
-    """Return the format that an edit is written in; a lazy snippet if it has the form of no other.
+    """Return the format of an edit; "lazy" if it has the form of no other.
 
     What comes first decides between formats that can quote each other: a diff may hold SEARCH blocks, and a SEARCH
     block may hold a diff. JSON only counts as an edit with keys that edit tools have and data files do not, unless the
@@ -139,7 +139,7 @@ def _cannot_be_json(path: str) -> bool:
 
 
 def _refuse_json(text: str, path: str) -> None:
-    """Raise `EditSyntaxError` for a call that cannot be read, and for JSON that is to be the text of a program."""
+    """Raise `EditSyntaxError` for a malformed call of a tool, and for JSON that is sent as the text of a program."""
     plain = _cannot_be_json(path)
     if lazy.looks_like_whole_file(text, plain=plain) or not (
         json_edit.holds_call(text, plain=plain) or (plain and json_edit.holds_json(text))

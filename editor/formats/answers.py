@@ -1,9 +1,9 @@
-"""Chat answers: which lines are the text of a file, and which are talk and code fences around it.
+"""Separates the text of a file in a chat answer from the talk and code fences around it.
 
-Two readings compete wherever a fence is next to other lines: the fence is the answer's, and the lines next to it are
-talk; or both are the file's own. The name of the file decides most of it. A program has no sentences and no fences but
-in comments and strings. In Markdown only a fence for Markdown is the answer's, and only next to talk that says
-so. Where the two cannot be distinguished the edit is refused, as is one whose fence is not closed.
+Where a fence is next to other lines, either the fence belongs to the answer and the lines are talk, or both belong to
+the file. The name of the file decides most cases. A program has no sentences and no fences except in comments and
+strings. In Markdown only a fence for Markdown belongs to the answer, and only next to talk that says so. Where the
+two cannot be distinguished the edit is refused, as is one whose fence is not closed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _LANGUAGES = {
     "c++": "cpp", "cs": "csharp", "c#": "csharp", "rb": "ruby", "yml": "yaml",
 }
 # fmt: on
-# Languages of which one is taken for the other.
+# Languages that are often taken for each other.
 _FAMILY = {
     **{name: name for name in ("python", "go", "rust", "java", "csharp", "ruby", "yaml", "toml", "sql")},
     **dict.fromkeys(("javascript", "typescript", "tsx", "json"), "javascript"),
     **dict.fromkeys(("c", "cpp"), "c"),
     **dict.fromkeys(("html", "php", "css"), "html"),
 }
-# How someone begins who talks about an edit; a text that explains anything else seldom does.
+# Beginnings of sentences about an edit; other prose seldom begins so.
 _TALK = re.compile(
     r"[\s*_>]*(?:sure|certainly|of course|absolutely|okay|ok|got it|done|"
     r"here(?:['’]s| is| are| it is| you (?:go|are)| they are)|"
@@ -45,7 +45,7 @@ _TALK = re.compile(
     r"(?:update|edit|change|modify|replace) (?:the|your|this|in)\b|in [`*\"]|rest of the)",
     re.IGNORECASE,
 )
-# What in a text in Markdown is said of the edit, and not of anything else.
+# Sentences in Markdown that can only be about the edit.
 _EDIT_TALK = re.compile(
     r"[\s*_>]*(?:i(?:['’](?:ve|ll|d)| have| \w+ed| made)\b|.*\b(?:updated|edited|changed|modified|revised|full|"
     r"complete|new|whole|entire|your|the)\b.*\b(?:readme|file|document|docs?|documentation|version|content|text|page|"
@@ -57,7 +57,7 @@ _OWN_EDIT = re.compile(
     re.IGNORECASE,
 )
 _HEADING = re.compile(r"(?:the )?(?:changes?|explanation|summary|notes?)(?: made)?:", re.IGNORECASE)
-# So many lines at each end of an edit may be talk.
+# At most so many lines at each end of an edit may be talk.
 _MAX_END = 5
 _ENDING = re.compile(r"[A-Z][\w'’]*(?:[ ,]+[\w'’`()/-]+){3,}[.!]")
 _SENTENCE = re.compile(r"[A-Z][^;{}=<>\[\]]*[:.!]")
@@ -77,7 +77,7 @@ _CALL = re.compile(
     r"\$ \w.*|cat >+ ?\S+ <<.*",
     re.IGNORECASE,
 )
-# Tags that are put around a file, and are no elements of HTML.
+# Tags around a file that are no elements of HTML.
 _WRAPPER = re.compile(
     r"<(?P<name>file|files|answer|\w*[_-]?(?:file|code|content|snippet)|output|response|result|document|source)\b[^>]*>",
     re.IGNORECASE,
@@ -89,7 +89,7 @@ _MARKUP = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ChatAnswer:
-    """What is the edit in a chat answer: its `parts`, and the `prose` around them.
+    """The edit in a chat answer: its `parts`, and the `prose` around them.
 
     A part is the inside of one fence; all lines are one part where no fence was taken off. `infos` are the info strings
     of the fences, one for each part ('' where there is none).
@@ -123,9 +123,9 @@ class _AnswerPage:
 
 
 def read_answer(lines: Sequence[str], path: str = "", *, whole: bool = False) -> ChatAnswer:
-    """Return the edit of one file and what is around it; raises `EditSyntaxError` where they cannot be distinguished.
+    """Return the edit of one file and the talk around it; raises `EditSyntaxError` where they cannot be distinguished.
 
-    `path` is the file that is edited, "" if it is not known; `whole` tells that the edit is the file from end to end.
+    `path` is the file that is edited, "" if it is not known; `whole` says that the edit is the whole file.
     """
     page = _read_page(lines, path)
     _refuse_calls(page)
@@ -141,17 +141,17 @@ def read_answer(lines: Sequence[str], path: str = "", *, whole: bool = False) ->
 
 
 def join_prose(lines: Sequence[str], outside: Iterable[int]) -> str:
-    """Return what is outside of the blocks of an edit, without the fences around them."""
+    """Return the lines outside of the blocks of an edit as one text, without the fences around them."""
     return "\n".join(lines[at] for at in outside if not is_fence(lines[at])).strip("\n")
 
 
 def is_code(line: str) -> bool:
-    """Return whether a line next to a fence is rather code than talk."""
+    """Return whether a line next to a fence is code rather than talk."""
     return not is_placeholder(line) and _CODE.fullmatch(_INLINE_CODE.sub("x", line)) is not None
 
 
 def _refuse_calls(page: _AnswerPage) -> None:
-    """Refuse what is not written for this file at all: the call of a tool, a command, tags around the text."""
+    """Refuse an edit that is no text of a file: the call of a tool, a command, or a text in tags."""
     first = next((line for line in page.lines if line.strip()), "")
     last = next((line for line in reversed(page.lines) if line.strip()), "")
     is_shell = find_language(page.path) == "bash" or page.kind == "patch"
@@ -180,7 +180,7 @@ def _find_list_fences(lines: Sequence[str]) -> tuple[Fence, ...]:
 
 
 def _read_unfenced(page: _AnswerPage) -> ChatAnswer:
-    """Refuse sentences above and below a text; the file's name above a program is left out."""
+    """Read an answer without fences: drop the file's name above a program, refuse talk above and below the text."""
     if not page.outside:
         return page.take_all()
     is_program = page.kind in ("code", "json")
@@ -189,13 +189,13 @@ def _read_unfenced(page: _AnswerPage) -> ChatAnswer:
         return ChatAnswer((tuple(page.lines[page.outside[1] :]),), ("",), first.strip())
     for at in _find_end_paragraphs(page):
         line = page.lines[at]
-        if (_talks_beside_code if is_program else _talks_beside_text)(page, at):
+        if (_is_talk_near_code if is_program else _is_talk_near_text)(page, at):
             raise _unclear_error(f"The line '{line.strip()[:60]}' is talk, and no line of the file.")
     return page.take_all()
 
 
 def _find_end_paragraphs(page: _AnswerPage) -> list[int]:
-    """Return the solid lines of the first and the last paragraph."""
+    """Return the solid lines at the beginning of the first and at the end of the last paragraph."""
     above = next((at for at in range(page.outside[0], len(page.lines)) if not page.lines[at].strip()), len(page.lines))
     below = next((at for at in reversed(range(page.outside[-1])) if not page.lines[at].strip()), -1)
     return [
@@ -205,7 +205,7 @@ def _find_end_paragraphs(page: _AnswerPage) -> list[int]:
     ]
 
 
-def _talks_beside_code(page: _AnswerPage, at: int) -> bool:
+def _is_talk_near_code(page: _AnswerPage, at: int) -> bool:
     line = _INLINE_CODE.sub("x", page.lines[at].strip())
     above = page.lines[at - 1].strip() if at else ""
     is_last = at == page.outside[-1] and len(page.outside) > 1 and not above
@@ -214,21 +214,21 @@ def _talks_beside_code(page: _AnswerPage, at: int) -> bool:
     return bool(said and enough) and not is_in_literal(page.lines, at)
 
 
-def _talks_beside_text(page: _AnswerPage, at: int) -> bool:
-    """Only what someone says of their own edit, or of the file above it, is no line of a text."""
+def _is_talk_near_text(page: _AnswerPage, at: int) -> bool:
+    """Return whether a line of a text is talk: it speaks of the sender's own edit, or introduces the file."""
     line = page.lines[at]
     introduces = at == page.outside[0] and line.rstrip().endswith(":") and _TALK.match(line) and _EDIT_TALK.match(line)
     return bool(introduces or (page.kind != "unknown" and len(page.outside) > 1 and _OWN_EDIT.fullmatch(line)))
 
 
 def _is_title(line: str, path: str) -> bool:
-    """Return whether a line above a program is the name of its file, and no comment and no name in a list of files."""
+    """Return whether a line above a program is the name of its file, not a comment or an entry of a list of files."""
     is_list = path.lower().endswith(("ignore", "owners", ".in"))
     return _names_the_file(line, path) and not is_list and not line.lstrip().startswith(("#", "//"))
 
 
 def _read_unclosed(page: _AnswerPage, *, whole: bool) -> ChatAnswer:
-    """An opened fence that is not closed was cut off, unless it belongs to a comment of the file."""
+    """Read an answer with an unclosed fence: refuse it as cut off, unless the fence is in a comment of the file."""
     opened = next(fence for fence in page.fences if not fence.is_closed)
     if any(is_placeholder(page.lines[at]) for at in page.outside) and not whole:
         return page.take_all()
@@ -244,7 +244,7 @@ def _read_unclosed(page: _AnswerPage, *, whole: bool) -> ChatAnswer:
 
 
 def _read_code_answer(page: _AnswerPage, *, whole: bool) -> ChatAnswer:
-    """Take the insides of the fences: no line of a program is one, where no comment or string goes around it."""
+    """Return the insides of the fences: outside of comments and strings no fence belongs to a program."""
     code = next((at for at in page.outside if is_code(page.lines[at])), None)
     if code is not None:
         if not whole and any(map(is_placeholder, page.lines)):
@@ -273,7 +273,7 @@ def _keep_markers(page: _AnswerPage, fences: Sequence[Fence], markers: Sequence[
 
 
 def _select_fences(page: _AnswerPage) -> list[Fence]:
-    """Return the fences with lines of the file: not those in another language, nor those of other files."""
+    """Return the fences of the file: not those in another language, nor those of other files."""
     named = {fence: _find_fence_name(page, fence) for fence in page.fences}
     ours = [fence for fence in page.fences if named[fence] and do_paths_fit(page.path, named[fence])]
     theirs = [name for fence, name in named.items() if name and fence not in ours and not is_label(name)]
@@ -292,7 +292,7 @@ def _select_fences(page: _AnswerPage) -> list[Fence]:
 
 
 def _is_other_language(info: str, language: str | None, *, only_shell: bool) -> bool:
-    """Return whether a fence is in another language than the file; commands are, where other fences are no commands."""
+    """Return whether a fence is in another language than the file; commands are, if other fences hold no commands."""
     if info in _SHELL_INFOS:
         return language != "bash" and (language is not None or not only_shell)
     said = _LANGUAGES.get(info, info)
@@ -301,13 +301,13 @@ def _is_other_language(info: str, language: str | None, *, only_shell: bool) -> 
 
 
 def _find_fence_name(page: _AnswerPage, fence: Fence) -> str:
-    """Return the file that a fence is for: named in its info string, or in the line above it."""
+    """Return the file that a fence names in its info string or in the line above it."""
     above = [line for line in page.lines[max(0, fence.start - 2) : fence.start] if line.strip()]
     return parse_file_name(page.lines[fence.start]) or (parse_file_name(above[-1]) if above else "")
 
 
 def _read_text_answer(page: _AnswerPage, *, whole: bool) -> ChatAnswer:
-    """Decide whose the fences of a text are, which may have fences of its own."""
+    """Read an answer for a text, which may have fences of its own."""
     fence = page.fences[0]
     is_markdown = page.kind == "markdown"
     if not page.outside and len(page.fences) == 1:
@@ -339,7 +339,7 @@ def _read_text_answer(page: _AnswerPage, *, whole: bool) -> ChatAnswer:
 
 
 def _may_be_wrapped(page: _AnswerPage) -> bool:
-    """Return whether a fence may go around everything although it seems to close before: fences are at both ends."""
+    """Return whether a fence may enclose everything although it seems to close earlier: fences are at both ends."""
     solid = [line for line in page.lines if line.strip()]
     first, last = page.fences[0], page.fences[-1]
     is_first = page.lines[first.start] == solid[0] and first.info in _MARKDOWN_INFOS | _PLAIN_INFOS
@@ -347,7 +347,7 @@ def _may_be_wrapped(page: _AnswerPage) -> bool:
 
 
 def _is_like_markdown(page: _AnswerPage) -> bool:
-    """Return whether the one fence, which does not say what it holds, holds Markdown."""
+    """Return whether the first fence, which names no language, holds Markdown."""
     fence = page.fences[0]
     inside = [line for line in page.get_inside(fence) if line.strip()]
     return fence.info in _PLAIN_INFOS and bool(inside) and re.match(r"#{1,6} \S|---$", inside[0]) is not None

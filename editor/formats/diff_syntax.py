@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from editor.errors import EditSyntaxError
 from editor.types import Hint, Replacement
 
-# Numbers of more digits count no lines, and Python refuses to read them.
+# A number with more digits is no line number, and Python refuses to parse it.
 _NUMBER = r"(\d{1,18})"
 NUMBERED = re.compile(rf"@@+ -{_NUMBER}(?:,{_NUMBER})? \+{_NUMBER}(?:,{_NUMBER})? @@+(?P<heading>.*)")
 _NO_CODE = re.compile(r"[\s.,+\-\d]*")
@@ -40,7 +40,7 @@ class Hunk:
 
 
 def parse_header(line: str) -> Header:
-    """Return what an `@@` line says."""
+    """Parse an `@@` line."""
     line = line.rstrip("\r")
     numbered = NUMBERED.fullmatch(line)
     if numbered:
@@ -53,7 +53,7 @@ def parse_header(line: str) -> Header:
 
 
 def build_hunk(header: Header, body: Sequence[str], counted: bool) -> Hunk:
-    """Return the hunk of the lines below a header; `counted` tells whether its counts are theirs."""
+    """Return the hunk of the lines below a header; `counted` says whether its counts are right."""
     before: list[str] = []
     after: list[str] = []
     sign = ""
@@ -75,7 +75,7 @@ def build_hunk(header: Header, body: Sequence[str], counted: bool) -> Hunk:
 
 
 def _choose_line_hint(header: Header, counted: bool) -> int | None:
-    """Return the line index that a header gives; '-1,N' with wrong counts is a form filled in, not a place."""
+    """Return the line index of a header, None if it has none; '-1,N' with wrong counts is only a filled-in form."""
     if header.old is None or (not counted and header.old[0] <= 1):
         return None
     start, count = header.old
@@ -99,22 +99,22 @@ _VERSION = re.compile(r"\d+(\.\w+)+.*")
 
 
 def is_blank(line: str) -> bool:
-    """Return whether a line holds nothing but spaces."""
+    """Return whether a line has only white space."""
     return not line.strip()
 
 
 def is_signature(line: str) -> bool:
-    """Return whether a line is the '-- ' above a mail's signature, or a rule."""
+    """Return whether a line is the '-- ' above the signature of a mail, or a rule."""
     return _SIGNATURE.fullmatch(line) is not None
 
 
 def is_diff_fence(line: str) -> bool:
-    """Return whether a line opens a fence that says that it holds a diff."""
+    """Return whether a line opens a fence for a diff."""
     return _DIFF_FENCE.fullmatch(line) is not None
 
 
 def is_signed(lines: Sequence[str], start: int) -> bool:
-    """Return whether a fence that opens above a line holds a hunk without a header: a sign before every solid line."""
+    """Return whether the fence opened above a line holds a hunk without a header: every solid line has a sign."""
     end = next((at for at in range(start, len(lines)) if FENCE.fullmatch(lines[at])), len(lines))
     body = lines[start:end]
     if is_name_pair(lines, start) or not any(line[:1] in {"+", "-"} for line in body):
@@ -131,7 +131,7 @@ def is_name_pair(lines: Sequence[str], at: int) -> bool:
 
 
 def closes_hunk(lines: Sequence[str], at: int) -> bool:
-    """Return whether a hunk ends above a line whatever the counts in its header say."""
+    """Return whether a hunk ends above a line regardless of the counts in its header."""
     line = lines[at]
     if line.startswith(("@@", "diff --git ", "Index: ", "*** End Patch")) or FENCE.fullmatch(line):
         return True
@@ -141,24 +141,24 @@ def closes_hunk(lines: Sequence[str], at: int) -> bool:
 
 
 def ends_talk(lines: Sequence[str], at: int) -> bool:
-    """Return whether a line after a hunk belongs to what tools and shells write there, and to no file."""
+    """Return whether a line after a hunk is output of a tool or shell, and no line of a file."""
     return closes_hunk(lines, at) or _FRAME.fullmatch(lines[at]) is not None or is_signature(lines[at])
 
 
 def line_error(lines: Sequence[str], at: int, what: str, how: str) -> EditSyntaxError:
-    """Return the error that shows a line, says what is wrong with it and how to do it."""
+    """Return an error that shows a line, its fault, and what to send instead."""
     line = lines[at] if at < len(lines) else ""
     shown = line if len(line) <= 60 else line[:57] + "..."
     return EditSyntaxError("malformed", f"Line {at + 1} of the diff ('{shown}') {what}.", how)
 
 
-def unsigned_line_error(lines: Sequence[str], at: int) -> EditSyntaxError:
-    """Return the error of a line that is among those of a hunk."""
+def stray_line_error(lines: Sequence[str], at: int) -> EditSyntaxError:
+    """Return the error of a line without a sign among the lines of a hunk."""
     return line_error(lines, at, "stands among the lines of a hunk, but begins with none of ' ', '+', '-'", HOW)
 
 
 DEV_NULL = "/dev/null"
-# Two paths of any system are shorter; each space of a header is tried as the one between them.
+# Two paths are shorter on any system; each space of a header is tried as the one between them.
 _MAX_HEADER_CHARS = 10_000
 _STAMP = re.compile(
     r"(?<!\s)\s++(\d{4}-\d\d-\d\d[ T]\d\d:\d\d.*|\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d.*)$"
@@ -167,14 +167,14 @@ _STAMP = re.compile(
 _EPOCH = re.compile(r"\s(1970-01-01 00:00:00|\w{3} Jan 0?1 00:00:00 1970)|\((revision 0|nonexistent)\)")
 _ESCAPE = re.compile(r'\\([0-7]{1,3}|[abfnrtv"\\])')
 _NAMED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", '"': '"', "\\": "\\"}
-# What git puts before old and new names, by configuration and by what is compared.
+# Git's prefixes of old and new names, by configuration and by what is compared.
 _PREFIXES = (("a/", "b/"), ("i/", "w/"), ("c/", "i/"), ("c/", "w/"), ("o/", "w/"), ("b/", "a/"))
 _BACKUPS = (".orig", ".old", ".bak", "~")
 _GIT_HEADER = re.compile(r'diff --git ("(?:[^"\\]|\\.)*"|\S.*?) ("(?:[^"\\]|\\.)*"|\S.*)')
 
 
 def parse_name(header: str) -> str:
-    """Return the name that is after `--- ` or `+++ `, prefix included."""
+    """Return the file name after `--- ` or `+++ `, prefix included."""
     header = header.rstrip("\r")
     if header.startswith('"'):
         closed = re.match(r'"((?:[^"\\]|\\.)*)"', header)
@@ -188,7 +188,7 @@ def is_absent(header: str) -> bool:
 
 
 def resolve_names(old: str, new: str) -> tuple[str, str]:
-    """Return the path that two names mean, and the new path of a rename or ''.
+    """Return the path of two names, and the new path of a rename or ''.
 
     Different names after the prefixes `a/` and `b/` are a rename. Without prefixes (`diff -u x.py.orig x.py`) they are
     one file: the name without the suffix of a backup, the one that is the end of the other, else the old one.
@@ -213,7 +213,7 @@ def resolve_names(old: str, new: str) -> tuple[str, str]:
 
 
 def may_name_files(old: str, new: str) -> bool:
-    """Return whether what is after `--- ` and `+++ ` may be two files: one, or two names with a suffix or folder."""
+    """Return whether the texts after `--- ` and `+++ ` may be file names: equal, or both with a suffix or folder."""
     names = parse_name(old), parse_name(new)
     if DEV_NULL in names or names[0] == names[1] or "\t" in old + new:
         return True
@@ -221,7 +221,7 @@ def may_name_files(old: str, new: str) -> bool:
 
 
 def parse_git_names(line: str) -> tuple[str, str]:
-    """Return the two names of a `diff --git` line, prefixes included; two empty names where they cannot be told.
+    """Return the two names of a `diff --git` line, prefixes included; two empty names where they cannot be found.
 
     Names with spaces are not quoted: then the split is right that leaves two names equal after their prefixes.
     """
@@ -290,7 +290,7 @@ def _find_end_by_counts(
 
 
 def _holds_header(lines: Sequence[str], end: int, names_above: tuple[str, str] | None) -> bool:
-    """Return whether the last two lines are rather the header of the next file (both counts one too large)."""
+    """Return whether the last two lines are the header of the next file instead (both counts are one too large)."""
     if not is_name_pair(lines, end - 2) or end == len(lines) or not lines[end].startswith("@@"):
         return False
     headers = lines[end - 2][4:], lines[end - 1][4:]
@@ -307,7 +307,7 @@ def _has_more_lines(lines: Sequence[str], at: int) -> bool:
 
 
 def _refuse_unsigned(lines: Sequence[str], header: Header, start: int, end: int) -> None:
-    """Refuse lines after a hunk that lack their '+': they are right below it, or the counts are right with them."""
+    """Refuse lines after a hunk that lack their '+': they are directly below it, or make its counts right."""
     behind = next((at for at in range(end, len(lines)) if not is_blank(lines[at])), len(lines))
     if behind == len(lines) or lines[behind][:1] in {"+", "-", " ", "@", "\\"} or ends_talk(lines, behind):
         return
@@ -336,7 +336,7 @@ def _find_end_by_looks(lines: Sequence[str], start: int, names_above: tuple[str,
         line = lines[at]
         if line and line[0] not in " +-" and (not line.startswith("\\ ") or at == start):
             if _changes_follow(lines, at, names_above):
-                raise unsigned_line_error(lines, at)
+                raise stray_line_error(lines, at)
             break
         at += 1
     while at > start and not lines[at - 1]:
@@ -345,7 +345,7 @@ def _find_end_by_looks(lines: Sequence[str], start: int, names_above: tuple[str,
 
 
 def _closes(lines: Sequence[str], at: int, names_above: tuple[str, str] | None) -> bool:
-    """Return whether a hunk ends above a line; raises `EditSyntaxError` where that cannot be told.
+    """Return whether a hunk ends above a line; raises `EditSyntaxError` where that cannot be decided.
 
     A line '-- a' that is removed, above '++ b' that is added, looks like the header of a file.
     """

@@ -21,7 +21,7 @@ _CLOSING = {"/*": "*/", "<!--": "-->", "--[[": "]]", "{-": "-}", "=begin": "=end
 class Fence:
     """A code fence: its first and its last line, and the language that its info string names ('' if it names none).
 
-    One that is not closed ends with the last line of all.
+    An unclosed fence ends with the last line of the text.
     """
 
     start: int
@@ -32,13 +32,13 @@ class Fence:
     is_closed: bool
 
     def get_inside(self, lines: Sequence[str]) -> tuple[str, ...]:
-        """Return the lines between the two fence lines, less the indentation of the first."""
+        """Return the lines between the two fence lines, without the indentation of the first."""
         rows = lines[self.start + 1 : self.end if self.is_closed else self.end + 1]
         return tuple(row.removeprefix(self.indent) for row in rows)
 
 
 def strip_fence(lines: Sequence[str]) -> list[str]:
-    """Return the lines inside of a fence around everything; all lines if there is none."""
+    """Return the lines inside of a fence that encloses everything; all lines if there is none."""
     fences = find_fences(lines)
     if len(fences) != 1 or not fences[0].is_closed:
         return list(lines)
@@ -89,7 +89,7 @@ def is_in_literal(lines: Sequence[str], at: int) -> bool:
 def _find_closing(lines: Sequence[str], opened: int, first: re.Match[str], *, careful: bool) -> int | None:
     """Return where a fence closes: an info string opens a nested fence, a bare one closes the innermost.
 
-    With `careful` a bare one also opens a nested fence inside of a literal, and in Markdown where blank lines say so.
+    With `careful` a bare one also opens a nested fence inside of a literal, and in Markdown if blank lines indicate it.
     """
     ticks = [first["ticks"]]
     head = next((line for line in lines[opened + 1 : opened + 6] if line.strip()), "")
@@ -118,9 +118,9 @@ def _find_closing(lines: Sequence[str], opened: int, first: re.Match[str], *, ca
 
 
 def _is_nested(lines: Sequence[str], opened: int, at: int) -> bool:
-    """Return whether a bare fence in Markdown opens a code block: its text follows at once, below a blank line.
+    """Return whether a bare fence in Markdown opens a code block: text follows directly, and a blank line is above.
 
-    Where both sides are solid, it opens one if the fence around everything would not reach the end otherwise.
+    Without blank lines it opens one only if the outer fence has no line above it.
     """
     above = lines[at - 1].strip() if at - 1 > opened else ""
     below = lines[at + 1].strip() if at + 1 < len(lines) else ""

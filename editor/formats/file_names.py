@@ -33,7 +33,7 @@ def _check_path(text: str) -> str:
 
 
 Kind = Literal["code", "json", "markdown", "text", "patch", "unknown"]
-"""`code` is all that has a syntax of its own: neither a code fence nor a sentence is a line of it."""
+"""`code` is everything with a syntax of its own: no code fence and no sentence is a line of it."""
 
 _MARKDOWN = re.compile(r"\.(?:md|markdown|mkd|mdx|mdc|mdown|qmd|rmd)")
 _TEXT = re.compile(
@@ -46,7 +46,7 @@ _JSON = re.compile(r"\.(?:jsonl|ndjson|code-workspace|tfstate|map|har|avsc|topoj
 # Data in JSON with another suffix (`config.json.example`), and settings such as `.firebaserc`.
 _JSON_NAMES = re.compile(r".*\.json.*|\..*rc", re.IGNORECASE)
 _PATCH = re.compile(r"\.(?:diff|patch|rej)")
-# Names of text that are lists or programs.
+# Names with the suffix of a text that are lists or programs.
 _CODE_NAMES = re.compile(r"(?:requirements|constraints)[\w.-]*\.(?:txt|in)|cmakelists\.txt|robots\.txt", re.IGNORECASE)
 _OTHER = re.compile(
     r"\.(?:xml|svg|vue|svelte|astro|kts?|swift|scala|sbt|lua|p[lm]|t|r|jl|dart|exs?|[eh]rl|hs|mli?|clj[cs]?|edn|tf|tfvars|"
@@ -55,7 +55,7 @@ _OTHER = re.compile(
     r"(?:cs|fs|vb)proj|sln|vb|fs|pas|d|el|lisp|scm|rkt|tcl|awk|sed|cuh?|glsl|[wh][gl]sl|vert|frag|metal|dockerfile|"
     r"in|sum|mod|work|service|desktop|pot|template|example|sample|dist|snap)"
 )
-# Products that are called like files.
+# Products whose names look like files.
 _PRODUCTS = re.compile(
     r"(?:node|next|vue|react|nuxt|express|three|d3|chart|ember|backbone|angular|alpine|moment|p5)\.js|asp\.net|socket\.io",
     re.IGNORECASE,
@@ -63,7 +63,7 @@ _PRODUCTS = re.compile(
 
 
 def find_kind(path: str) -> Kind:
-    """Return what kind of text a path names; a name without a suffix that is not known for its text is code."""
+    """Return the kind of text that a path names; an unknown name without a suffix is code."""
     if not path:
         return "unknown"
     file = PurePosixPath(path.replace("\\", "/"))
@@ -79,7 +79,7 @@ def find_kind(path: str) -> Kind:
 
 
 def is_label(name: str) -> bool:
-    """Return whether a word that has the form of a file name is rather the name of something else (`self.items`)."""
+    """Return whether a word in the form of a file name names something else (`self.items`)."""
     if _PRODUCTS.fullmatch(name) or name.startswith(("self.", "this.")):
         return True
     if "/" in name or "\\" in name or name.startswith(".") or "." not in name:
@@ -90,7 +90,7 @@ def is_label(name: str) -> bool:
 
 
 def do_paths_fit(path: str, other: str) -> bool:
-    """Return whether two paths may mean one file: they are equal, or one is the end of the other."""
+    """Return whether two paths may mean one file: they are equal, or one is a suffix of the other."""
     one, two = path_parts(path), path_parts(other)
     size = min(len(one), len(two))
     return size > 0 and one[-size:] == two[-size:]

@@ -1,12 +1,12 @@
 """Parses edits written as JSON, and exact string replacement in it.
 
-Every field has the spellings of the tools that models know; a field that none of them has is refused, as is a field
-given twice, so that nothing is dropped silently. Talk and a fence may surround the JSON.
+Every field has the spellings of the tools that models know; an unknown field is refused, as is a field given twice, so
+that nothing is dropped silently. Talk and a fence may surround the JSON.
 
     {"file_path": "a.py", "old_string": "x = 1", "new_string": "x = 2", "replace_all": false}
 
 The path and `replace_all` are optional, as is `expected_replacements` (how many places are to be changed). The
-spellings of Claude Code, Gemini CLI, opencode, pi and of the `str_replace_editor` are known (`json_edit.py`); several
+spellings of Claude Code, Gemini CLI, opencode, pi and of the `str_replace_editor` are known; several
 changes come as a list, one after the other, or under `edits`. A pair that is sent twice is read once.
 """
 
@@ -39,7 +39,7 @@ _SPELLINGS = {
     "end": ("end_line", "endLine"),
     "insert": ("insert_line", "insertLine"),
     "edits": ("edits",),
-    # What the tools say about the call itself; nothing to apply.
+    # About the call itself; not applied.
     "note": ("command", "instruction", "description", "explanation"),
     "count": ("expected_replacements", "expectedReplacements"),
 }
@@ -62,15 +62,15 @@ class JsonChange:
 
     @property
     def command(self) -> str:
-        """The name of the command that the change is given to, '' if none is named."""
+        """The name of the command of the change, '' if it names none."""
         return str(self.fields.get("note", ""))
 
 
 def looks_like(edit: str, fields: Iterable[str], *, plain: bool = False) -> bool:
-    """Return whether an edit is JSON with nothing but known keys, every change of which has these fields.
+    """Return whether an edit is JSON with only known keys, and every change has these fields.
 
-    At least one key must be a spelling that only tools use: `{"old": ..., "new": ...}` may be a file of its own, unless
-    `plain` says that the file is no JSON.
+    At least one key must be a spelling that only tools use: `{"old": ..., "new": ...}` may be the text of a file,
+    unless `plain` says that the file is no JSON.
     """
     try:
         values, _ = _parse_values(edit)
@@ -82,7 +82,7 @@ def looks_like(edit: str, fields: Iterable[str], *, plain: bool = False) -> bool
 
 
 def holds_call(edit: str, *, plain: bool = False) -> bool:
-    """Return whether an edit begins like a call of an edit tool, whether or not it can be read; `plain` as above."""
+    """Return whether an edit begins like a call of an edit tool, well-formed or not; `plain` as above."""
     lines = edit.split("\n")
     first = next((at for at, line in enumerate(lines) if line.startswith(("{", "["))), None)
     if first is None or any(is_code(line) or is_placeholder(line) for line in lines[:first]):
@@ -92,7 +92,7 @@ def holds_call(edit: str, *, plain: bool = False) -> bool:
 
 
 def holds_json(edit: str) -> bool:
-    """Return whether an edit is an object of JSON, or several, with no more than talk and a fence around."""
+    """Return whether an edit is one or several JSON objects, with only talk and a fence around them."""
     first = next((line for line in edit.split("\n") if line.strip() and not is_fence(line)), "")
     if not first.startswith(("{", "[")):
         return False
@@ -162,7 +162,7 @@ def get_text(item: JsonChange, field: str) -> str:
 
 
 def group_by_path(items: Iterable[JsonChange]) -> dict[str, list[JsonChange]]:
-    """Return the changes by file, in order of first appearance; raises `EditSyntaxError` if only some name one."""
+    """Return the changes by file, in order of first appearance; raises `EditSyntaxError` if only some name a file."""
     found: dict[str, list[JsonChange]] = {}
     for item in items:
         found.setdefault(item.path, []).append(item)
@@ -263,5 +263,5 @@ def _build_substitution(item: JsonChange) -> Substitution:
 
 
 def _is_deletion(item: JsonChange) -> bool:
-    """Return whether a change leaves the new text out, which the tool `str_replace` takes for none."""
+    """Return whether a change leaves out the new text, which deletes the old one in the tool `str_replace`."""
     return NEW not in item.fields and item.command == "str_replace"

@@ -1,9 +1,9 @@
 r"""Parses lazy snippets and whole files.
 
-A snippet without any placeholder is read too; whether it is the whole file or a part of it is for the merge to say.
-Of a chat answer only the code fences are read; between two of them, above and below them a placeholder is understood.
+A snippet without any placeholder is parsed too; the merge decides whether it is the whole file or a part of it. Of a
+chat answer only the code fences are parsed; a placeholder is implied above, between and below several fences.
 
-Lines are only taken for a whole file where the format was named. A call says it itself:
+Lines are taken for a whole file only if the format is named, or in a call:
 
     {"command": "create", "path": "a.py", "file_text": "x = 1\n"}
     {"file_path": "a.py", "content": "x = 1\n"}
@@ -28,13 +28,13 @@ from editor.types import ParsedEdit, Sketch
 
 _SIGNED = re.compile(r"\+(?!\+).*\S.*")
 _SIGNED_IN_DIFF = re.compile(r"\s*[-+].*\S.*")
-# The first lines of a diff are among so many.
+# The first lines of a diff are among the first so many.
 _MAX_HEAD = 20
 _CONFLICT = (re.compile(r"<{7} .*"), re.compile(r"={7}"), re.compile(r">{7} .*"))
 
 
 def parse(edit: str, path: str = "") -> ParsedEdit:
-    """Return the blocks between the placeholders; raises `EditSyntaxError` if there is nothing but placeholders.
+    """Parse a lazy snippet; raises `EditSyntaxError` if there is nothing but placeholders.
 
     `path` is the file that the snippet is for, "" if it is not known.
     """
@@ -55,7 +55,7 @@ def parse(edit: str, path: str = "") -> ParsedEdit:
 
 
 def refuse_other_formats(answer: ChatAnswer, path: str, *, whole: bool = False) -> None:
-    """Raise `EditSyntaxError` for a text that is no text of a file, but a diff, a merge conflict or blocks.
+    """Raise `EditSyntaxError` for a diff, a merge conflict or blocks in place of a text of a file.
 
     A `whole` text that is no program may show a diff or a conflict; so may a string of a program.
     """
@@ -92,7 +92,7 @@ def _is_conflict(part: tuple[str, ...]) -> bool:
 
 
 def _build_sketch(parts: list[tuple[str, ...]]) -> tuple[Sketch, int]:
-    """Split at the placeholders, and between parts; return how many placeholders there are, too.
+    """Return the sketch of parts, split at their placeholders, and the number of placeholders.
 
     A block of blank lines is layout between two placeholders, and dropped.
     """
@@ -145,9 +145,9 @@ def looks_like_whole_file(edit: str, *, plain: bool = False) -> bool:
 
 
 def parse_whole_files(edit: str, path: str = "") -> tuple[ParsedEdit, ...]:
-    """Return the file's lines as they are; raises `EditSyntaxError` if there are none, or they are no lines of a file.
+    """Parse whole files; raises `EditSyntaxError` if there are no lines, or no lines of a file.
 
-    Placeholders are not looked for: the file may hold such lines of its own, which only the merge can tell.
+    Placeholders are not looked for: the file may hold such lines of its own, which only the merge can decide.
     """
     if looks_like_whole_file(edit, plain=find_kind(path) not in ("json", "unknown")):
         return _parse_calls(edit)

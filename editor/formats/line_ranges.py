@@ -3,9 +3,9 @@
     {"start_line": 3, "end_line": 5, "old": "the lines 3 to 5 as they are", "new": "what should be there"}
     {"insert_line": 5, "old": "line 5 as it is", "new": "what should be below it"}
 
-Lines count from 1, the end is included, and all numbers are those of the file as it is before the edit. An `end_line`
-just above `start_line` inserts above `start_line`. `old` is what makes such an edit safe: a line number alone cannot be
-checked, and models miscount.
+Lines count from 1, the end is included, and all numbers are those of the file before the edit. An `end_line`
+just above `start_line` inserts above `start_line`. `old` makes such an edit safe: a line number alone cannot
+be checked, and models miscount.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HOW = (
 
 
 def looks_like(edit: str) -> bool:
-    """Return whether an edit is JSON with line numbers and new text, or one command of SWE-agent and nothing else."""
+    """Return whether an edit is JSON with line numbers and new text, or only commands of SWE-agent."""
     lines = _list_command_lines(edit)
     if lines and _COMMAND.fullmatch(lines[0]) and lines[-1].strip() == _END:
         return True

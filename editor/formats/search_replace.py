@@ -26,12 +26,11 @@ and not used, as in Roo's own `multi-search-replace.ts`.
     lines that should be there
     </new_text>
 
-Whatever else is between blocks is talk, unless it looks like a part of an edit (`strays.py`). Markers are at
-column 0 and are five to nine characters long, **the three of one block equally long**: so a file that itself holds
-`=======` (a merge conflict, a heading) is edited with markers of another length. A second divider or opener of the same
-length inside a block would have to be guessed about, and is refused instead; so is a block without its end, whose
-REPLACE part may have been cut. Roo's dialect escapes such lines. HTML escapes are left as they are: a file
-may hold them (Roo-Code#10804, cline#7698).
+Other lines between blocks are talk, unless they look like a part of an edit (`strays.py`). Markers are at column 0 and
+are five to nine characters long, **the three of one block equally long**: so a file that itself holds `=======` (a
+merge conflict, a heading) is edited with markers of another length. A second divider or opener of the same length
+inside a block is ambiguous and is refused; so is a block without its end, whose REPLACE part may have been cut. Roo's
+dialect escapes such lines. HTML escapes are left as they are: a file may hold them (Roo-Code#10804, cline#7698).
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _NUMBERED = re.compile(r"\s*(?P<line>\d{1,18})\s+\|(?!\|) ?(?P<text>.*)")
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How the blocks of one edit are read; `escapes` tells that a backslash before a marker is taken away."""
+    """The dialect of the blocks of one edit; `escapes` says that a backslash before a marker is removed."""
 
     escapes: bool
 
@@ -87,7 +86,7 @@ def find_dialect(lines: list[str]) -> Dialect:
 
 
 def _split_header(before: list[str]) -> tuple[int | None, list[str]]:
-    """Return the hint as an index, and the lines below hints and rule; a rule without hints is text of the file."""
+    """Return the line hint as an index, and the lines below hints and rule; a rule without hints is text."""
     line: int | None = None
     start = 0
     while start < len(before) and (header := _HEADER.fullmatch(before[start])):
@@ -104,7 +103,7 @@ def _unescape(lines: list[str]) -> list[str]:
 
 
 def _strip_numbers(before: list[str], after: list[str]) -> tuple[int, list[str], list[str]] | None:
-    """Return the first number and the lines without numbers, if SEARCH counts up and REPLACE has numbers too."""
+    """Return the first line index and the lines without numbers, if SEARCH counts up and REPLACE has numbers too."""
     old, new = [_NUMBERED.fullmatch(line) for line in before], [_NUMBERED.fullmatch(line) for line in after]
     if not before or not all(old) or not all(new):
         return None
@@ -136,12 +135,12 @@ class _Block:
 
 
 def find_first_opener(lines: list[str]) -> int | None:
-    """Return the first line that opens a SEARCH block, None if no line does."""
+    """Return the first line that opens a SEARCH block, or None."""
     return next((at for at, line in enumerate(lines) if _match_marker(_OPENER, line) or _OLD_TAG.fullmatch(line)), None)
 
 
 def looks_like(edit: str, path: str = "") -> bool:
-    """Return whether an edit is written in blocks, and not a text that only shows some.
+    """Return whether an edit is written in blocks, and is not a text that only shows some.
 
     Such a text has placeholder comments outside its blocks, or is in a fence for Markdown together with other text.
     Or it begins with a title or front matter of Markdown, unless the file is a program and nothing outside is code.
@@ -167,8 +166,7 @@ def parse_files(edit: str, path: str = "") -> tuple[ParsedEdit, ...]:
     """Return one edit for every file, in order of first appearance; raises `EditSyntaxError`.
 
     Every block has to be complete and unambiguous. If a single file is named anywhere, all blocks belong to it. A block
-    that is sent twice is read once. `path` is the file that the edit is sent for: what is above a block and is no
-    path is a label then, as it is without.
+    that is sent twice is read once. `path` is the file that the edit is sent for.
     """
     lines = edit.split("\n")
     blocks = list(_read_blocks(lines))
@@ -198,11 +196,8 @@ def parse_files(edit: str, path: str = "") -> tuple[ParsedEdit, ...]:
 def _build_edit(path: str, sent: list[Replacement], prose: str) -> ParsedEdit:
     changes = tuple(dict.fromkeys(sent))
     again = f", {len(sent) - len(changes)} of them sent again" if len(changes) < len(sent) else ""
-    return ParsedEdit("search_replace", changes, _describe(len(sent)) + again, path, prose=prose)
-
-
-def _describe(num_blocks: int) -> str:
-    return f"{num_blocks} SEARCH/REPLACE block{'' if num_blocks == 1 else 's'}"
+    detected = f"{len(sent)} SEARCH/REPLACE block{'' if len(sent) == 1 else 's'}{again}"
+    return ParsedEdit("search_replace", changes, detected, path, prose=prose)
 
 
 def _read_blocks(lines: list[str]) -> Iterator[_Block]:
@@ -223,7 +218,7 @@ def _read_blocks(lines: list[str]) -> Iterator[_Block]:
 
 
 def _read_block(lines: list[str], opened: int, above: int, dialect: Dialect) -> _Block:
-    """Return the block that opens at `opened`; what is between `above` and it may name its file."""
+    """Return the block that opens at `opened`; a line between `above` and it may name its file."""
     marker = _match_marker(_OPENER, lines[opened])
     divider, closer = "=" * len(marker), _CLOSER_OF[marker[0]] * len(marker)
     closed = _find_closing_line(lines, opened, marker, closer)
@@ -278,7 +273,7 @@ def _find_name_after(marker_line: str) -> str:
 
 
 def _find_closing_line(lines: list[str], opened: int, marker: str, closer: str) -> int:
-    """Return the end of a block: 'REPLACE' is said there, or left out in the only line that could end the block."""
+    """Return the end line of a block: it says 'REPLACE', or is the only bare marker that could end the block."""
     bare: list[int] = []
     for at in range(opened + 1, len(lines)):
         if _match_marker(_CLOSER, lines[at]) == closer:
@@ -301,7 +296,7 @@ def _find_closing_line(lines: list[str], opened: int, marker: str, closer: str) 
 
 
 def _match_marker(pattern: re.Pattern[str], line: str) -> str:
-    """Return the signs of a marker line, '' if it is none; what is after the word has to be a file name."""
+    """Return the signs of a marker line, '' if it is none; only a file name may follow the word."""
     found = pattern.fullmatch(line)
     if found is None or ("name" in found.groupdict() and found["name"] and not parse_file_name(found["name"])):
         return ""
@@ -309,7 +304,7 @@ def _match_marker(pattern: re.Pattern[str], line: str) -> str:
 
 
 def _list_outside(lines: list[str]) -> list[int]:
-    """Return the indices of the lines that are in no block; one that is never closed reaches to the end."""
+    """Return the indices of the lines outside of blocks; an unclosed block reaches to the end."""
     outside: list[int] = []
     closer = ""
     for at, line in enumerate(lines):

@@ -1,6 +1,6 @@
-"""Text of an edit outside of its blocks, and parts that are for the same file.
+"""Checks the text of an edit outside of its blocks, and joins parts for the same file.
 
-What is outside is talk, and left out; a change among it would be lost, so it is an error.
+Lines outside of blocks are talk and are left out; a change among them would be lost, so it is an error.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _NORMAL_DIFF = re.compile(r"\d+(?:,\d+)?[acd]\d+(?:,\d+)?")
 
 
 def find_stray(lines: Sequence[str], outside: Iterable[int]) -> int | None:
-    """Return the first of the lines outside of an edit that belongs to an edit, None if there is none."""
+    """Return the first line outside of an edit that looks like a part of an edit, or None."""
     talk = set(outside)
     return next((at for at in sorted(talk) if _is_stray(lines, at, talk)), None)
 
 
 def refuse_strays(lines: Sequence[str], outside: Iterable[int], what: str) -> None:
-    """Raise `EditSyntaxError` if a line outside of `what` (such as "the blocks") belongs to an edit."""
+    """Raise `EditSyntaxError` if a line outside of `what` (such as "the blocks") looks like a part of an edit."""
     at = find_stray(lines, outside)
     if at is not None:
         raise EditSyntaxError(
@@ -68,7 +68,7 @@ def _is_stray(lines: Sequence[str], at: int, talk: set[int]) -> bool:
 
 
 def _has_signs(lines: Sequence[str], start: int, talk: set[int]) -> bool:
-    """Return whether a fence that opens above a line holds lines with signs, none of which has been read."""
+    """Return whether the fence opened above a line holds unread lines with signs."""
     at = start
     while at in talk and not _FENCE.fullmatch(lines[at]):
         if lines[at].lstrip()[:1] in {"+", "-"}:
@@ -78,9 +78,9 @@ def _has_signs(lines: Sequence[str], start: int, talk: set[int]) -> bool:
 
 
 def join_parts(files: Sequence[ParsedEdit]) -> tuple[ParsedEdit, ...]:
-    """Return the edits with the updates of one file joined, where a diff or patch names it more than once.
+    """Return the edits with the updates of one file joined, if a diff or patch names it more than once.
 
-    Not joined are parts of which a later one quotes lines that an earlier one writes: they are to be applied in turn.
+    Parts are not joined if a later one quotes lines that an earlier one writes: they have to be applied in turn.
     """
     joined: dict[str, ParsedEdit] = {}
     for number, file in enumerate(files):

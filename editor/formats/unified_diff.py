@@ -1,9 +1,9 @@
 """Parses unified diffs of git, hg, svn, `diff -u`, and as models write them.
 
 Models write wrong counts and line numbers, `@@ ... @@` or a bare `@@`, no headers, blank context lines without their
-space, a fence and talk around it all. So the lines decide, not the counts: counts that agree with the lines settle
+space, a fence and talk around it all. So the lines decide, not the counts: counts that agree with the lines say
 where a hunk ends (and that `--- x` is a removed line `-- x`); otherwise it goes on to the next header, hunk, fence or
-prose. Line numbers become hints. What cannot be read for certain is an error that names the line.
+prose. Line numbers become hints. A line that cannot be parsed for certain is an error that names it.
 
 The library `unidiff` raises on wrong counts and takes a bare `@@` for talk, so it cannot read what models write; it is
 the tests' oracle for the diffs that tools write.
@@ -35,7 +35,7 @@ from editor.formats.diff_syntax import (
     parse_header,
     parse_name,
     resolve_names,
-    unsigned_line_error,
+    stray_line_error,
 )
 from editor.formats.strays import refuse_strays
 from editor.types import Action, ParsedEdit, Replacement
@@ -45,7 +45,7 @@ _SPECIAL_MODES = {"120000": "symbolic link", "160000": "submodule"}
 
 @dataclass(slots=True)
 class FileDiff:
-    """What has been read of one file of the diff; `line` is the number of its first line, from 1."""
+    """The parsed diff of one file; `line` is the number of its first line, from 1."""
 
     line: int
     old_header: str = ""
@@ -60,7 +60,7 @@ class FileDiff:
 
     @property
     def has_changes(self) -> bool:
-        """Return whether there is more than an `Index:` line, which also is above changes of other kinds."""
+        """Return whether there is more than an `Index:` line, which precedes changes of other kinds as well."""
         return not self.index_name or self.has_names or bool(self.hunks)
 
     @property
@@ -71,10 +71,10 @@ class FileDiff:
 
 @dataclass(slots=True)
 class DiffReader:
-    """Reads the lines of a diff from top to bottom; `at` is the next line.
+    """Parses the lines of a diff from top to bottom; `at` is the next line.
 
-    `left_at` is the line of prose that ended a hunk whose counts did not say so; a '+' or '-' line below it would mean
-    that it was a line of the hunk. `outside` are the lines of prose.
+    `left_at` is the line of prose that ended a hunk before its counts did; a '+' or '-' line below it would mean that
+    it belongs to the hunk. `outside` are the lines of prose.
     """
 
     lines: list[str]
@@ -84,7 +84,7 @@ class DiffReader:
     outside: list[int] = field(default_factory=list)
 
     def read_files(self) -> list[FileDiff]:
-        """Return what the diff says of each file, in its order; raises `EditSyntaxError`."""
+        """Return the diffs of all files in order; raises `EditSyntaxError`."""
         while self.at < len(self.lines):
             line = self.lines[self.at]
             if line.startswith("diff --git "):
@@ -116,7 +116,7 @@ class DiffReader:
             self.at += 1
 
     def _read_extended_header(self, file: FileDiff, line: str) -> bool:
-        """Take in one line between `diff --git` and `---`; False if it is none."""
+        """Parse one line between `diff --git` and `---`; return False if it is none."""
         word, _, rest = line.rstrip("\r").partition(" ")
         if line.startswith(("GIT binary patch", "Binary files ")):
             raise self._line_error(self.at, "is of a binary file", "Leave binary files out; only text can be edited.")
@@ -148,7 +148,7 @@ class DiffReader:
             self._read_hunk(Header(None, None, ""), self.at)
 
     def _pass_over_talk(self, line: str) -> None:
-        """Pass over talk; a changed line among it belongs to a hunk that was left too early."""
+        """Skip talk; a changed line in it would belong to a hunk that was left too early, and is an error."""
         if line.startswith(("Binary files ", "GIT binary patch")) and self.read:
             raise self._line_error(self.at, "is of a binary file", "Leave binary files out; only text can be edited.")
         if line.startswith("***************"):
@@ -156,7 +156,7 @@ class DiffReader:
         if FENCE.fullmatch(line):
             self.left_at = None
         if self.left_at is not None and line[:1] in {"+", "-"}:
-            raise unsigned_line_error(self.lines, self.left_at)
+            raise stray_line_error(self.lines, self.left_at)
         self.outside.append(self.at)
         self.at += 1
         if is_diff_fence(line) and is_signed(self.lines, self.at):

@@ -1,17 +1,17 @@
-"""V4A patches, as OpenAI's models write them for apply_patch.
+"""Parses V4A patches, as OpenAI's models write them for apply_patch.
 
     *** Begin Patch
     *** Update File: path            or `*** Add File: path` with '+' lines, `*** Delete File: path`
     *** Move to: new path            optional
-    @@ class A                       optional: lines that are above, outermost first; a bare `@@` parts two hunks
+    @@ class A                       optional: lines that are above, outermost first; a bare `@@` separates two hunks
      kept line
     -removed line
     +added line
     *** End of File                  optional: the lines above are the last ones
     *** End Patch
 
-Markers may have blanks around them; a heredoc, a fence and talk around the envelope are passed over. Without an
-envelope a patch begins with one of the file markers, or with `@@` where one file is understood. A missing `*** End
+Markers may have blanks around them; a heredoc, a fence and talk around the envelope are skipped. Without an
+envelope a patch begins with one of the file markers, or with `@@` if one file is implied. A missing `*** End
 Patch` is an error: the rest of the patch may be missing too. Grammar: openai/codex, codex-rs/apply-patch/src/parser.rs.
 """
 
@@ -74,7 +74,7 @@ def _join_prose(lines: list[str], bodies: list[tuple[int, int]]) -> str:
 
 
 def _find_bodies(lines: list[str]) -> list[tuple[int, int]]:
-    """Return the ranges between the markers of all envelopes; all lines, fence left out, if there is none."""
+    """Return the ranges between the markers of all envelopes; if there is none, all lines without a fence."""
     bodies: list[tuple[int, int]] = []
     at = 0
     while at < len(lines):
@@ -124,7 +124,7 @@ class _Hunk:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads lines [at, end) of the edit from top to bottom."""
+    """Parses lines [at, end) of the edit from top to bottom."""
 
     lines: list[str]
     at: int

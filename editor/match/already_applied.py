@@ -1,4 +1,4 @@
-"""Detects changes that were applied to a text before.
+"""Detects changes that are already applied to a text.
 
 That the new lines are in the text is no proof: kept lines always are, short lines are by chance, and SEARCH may have
 missed its place by a typo. `doubt` says what cannot be decided.
@@ -22,9 +22,9 @@ from editor.types import Replacement, Rung
 MIN_EVIDENCE = 8
 _MIN_EVIDENCE_IF_ALIKE = 2
 _ALIKE = 60.0
-# A place this much like the SEARCH lines may be the one that was meant, in per cent.
+# A place this similar to the SEARCH lines (per cent) may be the one that was meant.
 _NEAR = 85.0
-# So many characters that SEARCH does not have are in the file because of this edit, or of the same one.
+# So many characters that SEARCH does not have are in the file because of this edit, or an equal one.
 _CLEAR_EVIDENCE = 40
 _MAX_CHARS = 20_000
 _MAX_SHOWN = 5
@@ -35,8 +35,8 @@ TOO_SHORT = "they are too short to show that the edit is made"
 class AppliedChange:
     """The new lines of a change are at lines [start, end) of the text.
 
-    `doubt` says why that does not show that the change is made, '' if it does. `proven` says that kept lines above and
-    below the new ones, or the line number, hold the result where it is.
+    `doubt` says why that does not prove that the change is applied, '' if it does. `proven` says that kept lines above
+    and below the new ones, or the line number, confirm the place.
     """
 
     start: int
@@ -47,13 +47,13 @@ class AppliedChange:
 
     @property
     def message(self) -> str:
-        """Return a sentence for whoever sent the change: where the new lines are, and what is in doubt."""
+        """Return a sentence for the sender: where the new lines are, and what is in doubt."""
         but = f", but {self.doubt}" if self.doubt else ""
         return f" The REPLACE lines stand at {format_span(self.start, self.end)} already{but}."
 
 
 def find_applied(index: LineIndex, change: Replacement, expected: Collection[int] = ()) -> AppliedChange | None:
-    """Return where the new lines of a change are; None if they do not, or say nothing.
+    """Return where the new lines of a change are; None if they are not in the text, or prove nothing.
 
     `expected` are the line indices at which an earlier application would have left them. The old lines must not be
     in the text.
@@ -71,9 +71,9 @@ def find_applied(index: LineIndex, change: Replacement, expected: Collection[int
 
 
 def find_applied_at(lines: Sequence[str], change: Replacement, expected: Collection[int]) -> AppliedChange | None:
-    """Return the result of a change if its new lines are exactly at one of the expected lines; None if they do not.
+    """Return where the new lines of a change are if exactly at one of the expected lines, else None.
 
-    The line says more than few letters do: any new word counts.
+    The line number is stronger evidence than a few letters: any new word counts.
     """
     after = change.after
     start = next((at for at in expected if after and tuple(lines[at : at + len(after)]) == after), None)
@@ -84,13 +84,13 @@ def find_applied_at(lines: Sequence[str], change: Replacement, expected: Collect
 
 
 def is_evidence(old: str, new: str) -> bool:
-    """Return whether a new text is long enough, or enough like the old one, not to be in a file by chance."""
+    """Return whether a new text is long enough, or similar enough to the old one, not to be in a file by chance."""
     evidence = sum(map(str.isalnum, new))
     return evidence >= MIN_EVIDENCE or (evidence >= _MIN_EVIDENCE_IF_ALIKE and fuzz.ratio(old, new) >= _ALIKE)
 
 
 def find_near_miss(index: LineIndex, change: Replacement, start: int) -> NearMatch | None:
-    """Return a place that is nearly the old lines, and as near as the new lines, which are at `start`; None if none.
+    """Return a place as similar to the old lines as the new lines at `start` are; None if there is none.
 
     The same lines at another depth are another place, and no near miss.
     """
@@ -124,13 +124,13 @@ def _find_doubt_of_places(index: LineIndex, change: Replacement, there: Places) 
 
 
 def describe_repeats(rows: Sequence[int]) -> str:
-    """Return the doubt where new lines are at these line numbers, too."""
+    """Return the doubt that the new lines are at these line numbers too."""
     listed = ", ".join(map(str, rows[:_MAX_SHOWN]))
     return f"they stand at line {listed} too, so that nothing tells which of them is this edit's"
 
 
 def find_doubt(index: LineIndex, change: Replacement, start: int) -> str:
-    """Return why new lines that are at one place alone do not show that their change is made; '' if they do."""
+    """Return why new lines at a single place do not prove that their change is applied; '' if they do."""
     if doubt := _find_doubt_of_deletion(index.lines, change, start):
         return doubt
     if beside := _find_removed_line(index.lines, change, start):
@@ -154,7 +154,7 @@ def _count_new_chars(change: Replacement) -> int:
 def _find_doubt_of_deletion(
     lines: Sequence[str], change: Replacement, start: int, min_words: int = MIN_EVIDENCE
 ) -> str:
-    """Return what is in doubt where lines only go: kept lines on both sides, or the file's ends, have to show it."""
+    """Return the doubt about a deletion, which kept lines on both sides, or the file's ends, have to confirm."""
     ops = [op for op in line_opcodes(change.before, change.after) if not op.equal]
     words = sum(map(str.isalnum, "".join("".join(change.after[op.b_start : op.b_end]) for op in ops)))
     if words >= min_words:
@@ -168,7 +168,7 @@ def _find_doubt_of_deletion(
 
 
 def _find_removed_line(lines: Sequence[str], change: Replacement, start: int) -> int:
-    """Return the number of a line next to the new lines that is nearly one of the lines to delete; 0 if none is."""
+    """Return the number of a line next to the new lines that is similar to a line to delete; 0 if there is none."""
     ops = line_opcodes(change.before, change.after)
     above, below = range(start - 1, -1, -1), range(start + len(change.after), len(lines))
     for op, rows in ((ops[0], above), (ops[-1], below)):
@@ -182,9 +182,9 @@ def _find_removed_line(lines: Sequence[str], change: Replacement, start: int) ->
 
 
 def _find_old_lines(lines: Sequence[str], change: Replacement, start: int) -> tuple[int, int] | None:
-    """Return the lines around the new ones that are nearly all the old ones; None if they are not.
+    """Return the lines around the new ones if they are nearly all of the old ones, else None.
 
-    Of `end`, two methods, `end`, the kept lines are there before the first method is deleted, too.
+    For example the kept lines `end`, `end` around two methods are also there before the first method is deleted.
     """
     removed = len(change.before) - len(change.after)
     for first in (start - removed, start):

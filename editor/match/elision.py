@@ -4,8 +4,8 @@
         ...                             ...
         return data                     return checked(data)
 
-The pieces between the `...` lines have to be in the file, in order, in exactly one way; what they leave out stays,
-at the depth that the `...` of REPLACE says. Lines that move from one piece to another leave open what moves with them.
+The pieces between the `...` lines must be in the file, in order, in exactly one way. The lines that they leave out
+stay, at the depth of the `...` of REPLACE. If lines move from one piece to another, it is open which lines move along.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from editor.placeholders import is_placeholder
 from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
 from editor.types import Replacement, Rung, Unresolved
 
-# More pieces than this are not looked for, and more ways to place them not distinguished.
+# More pieces than this are not looked for, and more ways to place them are not counted.
 _MAX_PIECES = 50
 _MAX_WAYS = 50
 
@@ -30,7 +30,7 @@ _Piece = tuple[tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _PieceMatch:
-    """Where the lines of one piece are: [start, end), found by this rung with this mapping of indentations."""
+    """The place of one piece, lines [start, end), and the rung and the mapping of indentations that found it."""
 
     start: int
     end: int
@@ -44,12 +44,12 @@ def is_elision(line: str) -> bool:
 
 
 def has_elision(change: Replacement) -> bool:
-    """Return whether SEARCH has a line that may stand for others, and a real one."""
+    """Return whether SEARCH has a line that may stand for others, and a literal one."""
     return any(map(is_elision, change.before)) and any(line.strip() for line in change.before if not is_elision(line))
 
 
 def resolve_elided(index: LineIndex, change: Replacement) -> Resolution | None:
-    """Return what the change does to the file; None if its pieces are not there in order."""
+    """Return the effect of a change on the file; None if its pieces are not there in order."""
     before, after = split_pieces(change.before), split_pieces(change.after)
     same = len(before) == len(after)
     pairs = list(zip(before, after, strict=True)) if same else [(piece, piece) for piece in before]
@@ -138,7 +138,7 @@ def _leave_depth_open(start: int, end: int) -> Open:
 def _apply_at(
     index: LineIndex, pairs: Sequence[_Piece], gaps: Sequence[tuple[str, str] | None], way: Sequence[_PieceMatch]
 ) -> Resolution | None:
-    """Return what the change does at the one way its pieces are; None if its lines cannot be indented so."""
+    """Return the effect of a change with its pieces at these places; None if its lines cannot be indented so."""
     lines: list[str] = []
     added: list[tuple[int, int, tuple[str, ...]]] = []
     at = way[0].start
@@ -176,7 +176,7 @@ def _shift_elided(lines: Sequence[str], gap: tuple[str, str] | None, shift: Inde
 def _check_already_there(
     index: LineIndex, changed: Sequence[tuple[int, int, tuple[str, ...]]], splice: Splice
 ) -> Resolution:
-    """Return the splice, or that nothing is to do where all that the pieces add already is around them."""
+    """Return the splice, marked as done if all lines that the pieces add are already around them."""
     lines = index.lines
     there = [is_already_there(lines, *one) for one in changed]
     if not any(there):
@@ -238,7 +238,7 @@ def _combine_in_order(places: Sequence[Sequence[_PieceMatch]], floor: int) -> It
 
 
 def _leave_elision_open(index: LineIndex, change: Replacement, ways: Sequence[Sequence[_PieceMatch]]) -> Open:
-    """SEARCH leaves out what REPLACE does not speak of: it may be meant to go."""
+    """Leave a change open whose sides have different numbers of `...` lines: a left-out part may be meant to go."""
     options: tuple[Option, ...] = ()
     if not any(map(is_elision, change.after)):
         spans = [(way[0].start, way[-1].end) for way in ways[:MAX_CANDIDATES]]

@@ -1,4 +1,4 @@
-"""Writes new lines in the file's own indentation and characters."""
+"""Adapts new lines to the file's indentation and characters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from editor.match.ladder import IndentMapping, LineIndex, Retab, find_runs, get_
 from editor.match.unicode import restore_characters
 from editor.types import Replacement, Rung
 
-# Whole strings and comments are passed over; one that the line does not close ends with the line.
+# Whole strings and comments are skipped; a string that the line does not close ends with the line.
 _TOKEN = re.compile(
     r"(?P<triple>\"{3}|'{3})|(?P<ticks>`+)|<<[-~]?\s*(?P<quote>[\"']?)(?P<word>[A-Za-z_]\w*)(?P=quote)"
     r"|\"(?:\\.|[^\"\\])*+(?:\"|$)|'(?:\\.|[^'\\])*+(?:'|$)|(?:(?<=\s)|^)(?:#|//).*"
@@ -21,9 +21,9 @@ _DOCSTRING = re.compile(r"[rRuUbB]{0,2}(?:\"{3}|'{3})")
 
 
 def find_literal_lines(lines: Sequence[str], *, docstrings: bool = False) -> frozenset[int]:
-    """Return the indices of the lines that begin inside of a literal; one that is never closed is none.
+    """Return the indices of the lines that begin inside of a literal; an unclosed literal does not count.
 
-    Those of docstrings are left out if not asked for: their text is indented with the code.
+    Docstrings count only with `docstrings`, as their text is indented with the code.
     """
     found: set[int] = set()
     words: dict[str, list[int]] = {}
@@ -38,7 +38,7 @@ def find_literal_lines(lines: Sequence[str], *, docstrings: bool = False) -> fro
             continue
         if docstrings or not _DOCSTRING.match(lines[at].strip()):
             found.update(range(at + 1, end + 1))
-        # What a closing line opens again is passed over.
+        # A literal that the closing line opens again is ignored.
         at = end + 1
     return frozenset(found)
 
@@ -60,7 +60,7 @@ def _find_closer(line: str) -> str:
 
 
 def _find_closing_row(lines: Sequence[str], start: int, closer: str, words: dict[str, list[int]]) -> int | None:
-    """Return the line that closes a literal; that of a heredoc holds nothing but its word."""
+    """Return the line that closes a literal; for a heredoc a line with its word alone."""
     if closer[0] in "\"'`":
         return next((at for at in range(start, len(lines)) if closer in lines[at]), None)
     rows = words.get(closer, [])
@@ -75,9 +75,9 @@ _MIN_EVIDENCE = 16
 
 @dataclass(frozen=True, slots=True)
 class AdaptedLines:
-    """The lines to write. `doubt` says what is in doubt about them, and is '' where they are sure.
+    """The lines to write, and the `doubt` about them, '' if they are certain.
 
-    The file's characters and the edit's may be mixed wrongly, or new lines be moved that should stay, or go too far.
+    The characters of the file and the edit may be mixed wrongly, or new lines may be indented wrongly.
     """
 
     lines: tuple[str, ...]
@@ -106,9 +106,9 @@ def adapt_to_file(
 ) -> AdaptedLines | None:
     """Return `after` at the file's indentation, None if it cannot be moved there.
 
-    Lines that `after` shares with `before` keep the file's own spelling; of a line that was folded to be found, and is
-    changed in part, the unchanged part does. `held` says that more than these lines shows their place, `yaml` that
-    the depth of a line is its meaning.
+    Lines that `after` shares with `before` keep the file's spelling; so does the unchanged part of a changed line that
+    was found by folding. `held` says that more than these lines confirms their place, `yaml` that indentation has
+    meaning.
     """
     after: list[str] = []
     sure = True
@@ -147,7 +147,7 @@ def _find_doubt_of_move(
     held: bool,
     yaml: bool,
 ) -> str:
-    """Return why it is open whether new lines are to be moved like the lines that were found; '' if it is not."""
+    """Return the doubt whether new lines have to be indented like the lines that were found; '' if there is none."""
     old = [line for line in change.before if line.strip()]
     new = [at for op in changed for at in range(op.b_start, op.b_end) if change.after[at].strip()]
     keeps_depth = isinstance(shift, Retab) and shift.depth == 0
@@ -171,18 +171,18 @@ def _find_doubt_of_move(
 
 
 def _is_stripped(old: str, after: Sequence[str]) -> bool:
-    """Return whether a line was sent without any indentation, as models do, and is too long to be another by chance."""
+    """Return whether a line was sent without indentation, and is too long to equal another line by chance."""
     return not get_indent(old) and not any(map(get_indent, after)) and sum(map(str.isalnum, old)) >= _MIN_EVIDENCE
 
 
 def _fits_unit_of_4(shift: Retab, old: Sequence[str]) -> bool:
-    """Return whether two spaces were taken for a tab where four may be, as all lines are at one depth."""
+    """Return whether two spaces were taken for a tab although four may be one, as all lines have one depth."""
     widths = {_measure_indent(line) for line in old}
     return shift.unit == 2 and shift.to_tabs and len(widths) == 1 and min(widths) % 4 == 0 < min(widths)
 
 
 def _has_file_depth(change: Replacement, found: Sequence[str], new: Sequence[int]) -> bool:
-    """Return whether a new line that no line above it opens is where the file's lines do, and none of SEARCH does."""
+    """Return whether a new line has an indentation of the file's lines that no SEARCH line and no opener explains."""
     fine = {get_indent(line) for line in change.before if line.strip()}
     there = {get_indent(line) for line in found if line.strip()} - fine
     for at in new:
@@ -209,7 +209,7 @@ def keep_file_spacing(have: Sequence[str], lines: Sequence[str]) -> list[str]:
 
 
 def is_already_there(lines: Sequence[str], start: int, end: int, after: tuple[str, ...]) -> bool:
-    """Return whether `after` already is around [start, end), for changes that add lines to what they search.
+    """Return whether `after` is already around [start, end), for changes that add lines to the searched ones.
 
     A blank line that `after` ends with may be the final newline of the file.
     """
@@ -229,10 +229,10 @@ def _shift_lines(lines: Sequence[str], shift: IndentMapping) -> list[str] | None
 
 
 def indent_first_line(index: LineIndex, change: Replacement) -> Replacement | None:
-    """Return a change whose first line was sent without its indentation, with it; None if it is no such change.
+    """Return a change with the indentation that only its first line was sent without; None for any other change.
 
-    All other lines have to be below it as they were sent, at one place, and no line like the first at another depth.
-    A new first line that was sent without indentation, too, is given the same.
+    All other lines must be below it as they were sent, at one place only, whatever their depth. A new first line
+    without indentation gets the same indentation.
     """
     before, after = change.before, change.after
     solid = [line for line in before if line.strip()]

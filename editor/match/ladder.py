@@ -8,7 +8,7 @@ has a fixed number of spaces. Nothing else counts.
     reindent         they are equal except for one mapping of indentations (`ladder.py`), if there are words
     folded           they are equal except for that, and for characters that look alike (`unicode.py`)
 
-The first rung that finds anything decides. More than one place on it is an ambiguity, which no looser rung can mend.
+The first rung that finds anything decides. More than one place on it is an ambiguity, which no looser rung can resolve.
 The rungs `elided` (`editor/match/elision.py`) and `fuzzy` (`editor/match/near_miss.py`) are built on these four.
 """
 
@@ -26,7 +26,7 @@ from editor.types import Rung
 __all__ = ["LineIndex", "Places", "Shift", "find_places", "get_indent", "rstrip_blanks"]
 
 Key = Callable[[str], str]
-# Of an edit with more changes than this that are done already, the rest is not asked for near misses.
+# After so many searches for near misses in one text, no more are made.
 _MAX_SEARCHES = 100
 
 
@@ -36,7 +36,7 @@ def identity(line: str) -> str:
 
 
 def rstrip_blanks(line: str) -> str:
-    """Return a line without the blanks at its end that the second rung forgives; NBSP and form feed stay."""
+    """Return a line without the trailing blanks that the second rung ignores; NBSP and form feed stay."""
     return line.rstrip(BLANKS)
 
 
@@ -46,22 +46,22 @@ def strip_blanks(line: str) -> str:
 
 
 def fold_line(line: str) -> str:
-    """Return a line with look-alikes folded, without blanks at both ends: the loosest way of comparing."""
+    """Return a line with look-alikes folded and without blanks at both ends: the loosest comparison."""
     return fold(line).strip(BLANKS)
 
 
 MAX_COMPARED = 8_000_000
-"""The places that are compared for all blocks or hunks of one edit."""
+"""The number of places that are compared for all blocks or hunks of one edit."""
 
-# From here on each of the places is not compared over all lines: in periodic texts that takes time by the square.
+# Above this, places are not compared one by one: in periodic texts that takes quadratic time.
 _MANY_COMPARED = 4
 
 
 class LineIndex:
     """The lines of one text with their places; the lines must not change while it is used.
 
-    `language` is that of the text (`editor.grammars`), None if it is not known. `searches_left` bounds how often the
-    whole text is looked through for lines that are only like others.
+    `language` is that of the text (`editor.grammars`), None if it is not known. `searches_left` bounds the searches of
+    the whole text for similar lines.
     """
 
     def __init__(self, lines: Sequence[str], language: str | None = None) -> None:
@@ -101,7 +101,7 @@ class LineIndex:
 class KeyedLines:
     """The keys of a text's lines in order, and where each key is.
 
-    The places are worth their making from the second question on; the first is answered by looking through the keys.
+    The first query scans the keys; the index of places is built at the second one.
     """
 
     def __init__(self, keys: list[str]) -> None:
@@ -121,7 +121,7 @@ class KeyedLines:
     def find_starts(self, sought: Sequence[str]) -> tuple[int, ...]:
         """Return all places where the sought keys are one after the other; only the places of one key are compared.
 
-        Raises `TooMuchWorkError` when all questions together have compared too many places.
+        Raises `TooMuchWorkError` if all calls together have compared too many places.
         """
         check_stopped()
         if self._was_asked or self._places:
@@ -165,7 +165,7 @@ class KeyedLines:
 
 
 def find_runs(keys: Sequence[str], wanted: Sequence[str]) -> Iterator[int]:
-    """Yield where all wanted keys are one after the other, periodic or not, each key looked at once or twice.
+    """Yield where all wanted keys are one after the other; each key is compared at most twice, whatever the text.
 
     Knuth, Morris and Pratt, 1977.
     """
@@ -180,7 +180,7 @@ def find_runs(keys: Sequence[str], wanted: Sequence[str]) -> Iterator[int]:
 
 
 def _compute_borders(wanted: Sequence[str]) -> list[int]:
-    """Return for every beginning of the keys how long the longest shorter one is that also ends it."""
+    """Return for every prefix of the keys the length of its longest proper prefix that is also its suffix."""
     borders = [0] * len(wanted)
     matched = 0
     for at in range(1, len(wanted)):
@@ -197,7 +197,7 @@ _UNITS = (2, 3, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """What the file's indentation has more (`added`) or less (`removed`) than that of the lines looked for.
+    """The difference of the file's indentation from that of the lines looked for: blanks `added` or `removed`.
 
     `mixes` says that the file itself has tabs and spaces in one indentation here.
     """
@@ -218,14 +218,14 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Retab:
-    """One tab of the file for every `unit` spaces of the edit (`to_tabs`), or the other way, `depth` levels deeper."""
+    """One tab of the file for every `unit` spaces of the edit (`to_tabs`), or the reverse, `depth` levels deeper."""
 
     unit: int
     depth: int
     to_tabs: bool
 
     def apply(self, line: str) -> str | None:
-        """Return a line with the file's kind of indentation; None if its own is neither all spaces nor tabs first."""
+        """Return a line with the file's kind of indentation; None if its own is not spaces, or tabs before spaces."""
         if not line.strip(BLANKS):
             return line
         own = get_indent(line)
@@ -303,7 +303,7 @@ def _is_mixed(outer: str, inner: str) -> bool:
 
 
 MAX_LINES_MAPPED = 1_000_000
-"""The lines whose indentation is compared at all places of one block."""
+"""The number of lines whose indentation is compared at all places of one block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,8 +318,8 @@ class Places:
 def find_places(lines: Sequence[str] | LineIndex, wanted: Sequence[str]) -> Places | None:
     """Return the places of the strictest rung that finds `wanted` in `lines`; None if no rung does.
 
-    `wanted` must hold a line that is not blank: blank lines alone are everywhere. Whoever looks for many runs of
-    lines in one text hands in an index of it.
+    `wanted` must hold a line that is not blank: blank lines alone are everywhere. A caller that looks for many runs of
+    lines in one text passes an index of it.
     """
     index = lines if isinstance(lines, LineIndex) else LineIndex(lines)
     starts = index.key_by(identity).find_starts(wanted)
@@ -329,7 +329,7 @@ def find_places(lines: Sequence[str] | LineIndex, wanted: Sequence[str]) -> Plac
     if starts:
         return Places("trailing_space", starts, (Shift(),) * len(starts))
     if not any(char.isalnum() for line in wanted for char in line):
-        # Brackets and quotes at any indentation are in a file by chance.
+        # Brackets and quotes occur at any indentation by chance.
         return None
     starts = index.key_by(strip_blanks).find_starts([strip_blanks(line) for line in wanted])
     reindented = _filter_by_mapping("reindent", starts, index.lines, wanted)

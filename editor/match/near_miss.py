@@ -1,7 +1,7 @@
-"""The places most similar to lines that were not found, and hints that choose among places.
+"""Finds the places most similar to lines that were not found, and chooses among places by hints.
 
-A reading keeps the file: only what the edit changes between its old and its new lines is carried to the place, as in a
-three-way merge whose base are the old lines.
+A reading keeps the file's lines: only the difference of the old and new lines is applied at the place, as in a
+three-way merge with the old lines as base.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from editor.types import Hint, Replacement
 _NUM_PROBES = 6
 _NUM_COMPARED = 8
 _MIN_LIKENESS = 50.0
-# A place found by its equal lines alone is good enough from here on; below, all lines are looked through.
+# A place found by equal lines alone is good enough from here on; below, all lines are searched.
 _CLEAR_LIKENESS = 80.0
 # Lines that occur more often than this say little about the place.
 _MAX_COMMON = 20
 _MAX_SLACK = 3
 _MAX_SHOWN = 24
-# Likeness by characters takes time by the product of the lengths: longer texts are compared line by line, cut lines.
+# Comparing by characters takes time by the product of the lengths: longer texts are compared by lines, cut short.
 _MAX_CHARS = 20_000
 _MAX_LINE_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class NearMatch:
-    """Lines [start, end) of the file, and how much they are like the lines looked for, in per cent."""
+    """Lines [start, end) of the file, and their similarity to the lines looked for, in per cent."""
 
     start: int
     end: int
@@ -45,7 +45,7 @@ class NearMatch:
 
 
 def describe_nearest(lines: Sequence[str] | LineIndex, wanted: Sequence[str]) -> str:
-    """Return 'lines 12-15 are nearest (87 % alike)' with a diff from what was wanted to what is there, or ''."""
+    """Return 'lines 12-15 are nearest (87 % alike)' with a diff from the wanted lines to the found ones, or ''."""
     index = lines if isinstance(lines, LineIndex) else LineIndex(lines)
     places = find_nearest(index, wanted, 1)
     if not places or places[0].likeness < _MIN_LIKENESS:
@@ -62,7 +62,7 @@ def describe_place(lines: Sequence[str], wanted: Sequence[str], place: NearMatch
 
 
 def find_nearest(index: LineIndex, wanted: Sequence[str], limit: int) -> list[NearMatch]:
-    """Return up to `limit` places that do not overlap, the most alike first."""
+    """Return up to `limit` places that do not overlap, the most similar first."""
     votes = _vote_by_equal_lines(index, wanted)
     near = _rank_places(index.lines, wanted, votes)
     if not near or near[0].likeness < _CLEAR_LIKENESS:
@@ -76,7 +76,7 @@ def find_nearest(index: LineIndex, wanted: Sequence[str], limit: int) -> list[Ne
 
 
 def render_small_diff(wanted: Sequence[str], found: Sequence[str], start: int) -> list[str]:
-    """Return the lines of a diff short enough to be handed to a model; `start` is where `found` is."""
+    """Return the lines of a diff that is short enough for a model; `start` is the place of `found`."""
     shown: list[str] = []
     for op in line_opcodes(wanted, found):
         sent, stands = wanted[op.a_start : op.a_end], found[op.b_start : op.b_end]
@@ -95,7 +95,7 @@ def render_small_diff(wanted: Sequence[str], found: Sequence[str], start: int) -
 
 
 def _vote_by_equal_lines(index: LineIndex, wanted: Sequence[str]) -> Counter[int]:
-    """Let lines that are in the file say where the first line should be; the rarer and longer, the louder."""
+    """Return votes of equal lines for the place of the first line; rarer and longer lines have more weight."""
     votes: Counter[int] = Counter()
     places = index.key_by(strip_blanks).places
     for offset, line in enumerate(map(strip_blanks, wanted)):
@@ -107,7 +107,7 @@ def _vote_by_equal_lines(index: LineIndex, wanted: Sequence[str]) -> Counter[int
 
 
 def _vote_by_similar_lines(index: LineIndex, wanted: Sequence[str]) -> Counter[int]:
-    """Let the longest lines look for lines that are much like them."""
+    """Return votes of lines that are similar to the longest wanted lines."""
     votes: Counter[int] = Counter()
     keys = [key[:_MAX_LINE_CHARS] for key in index.key_by(strip_blanks).keys]
     for probe in sorted(range(len(wanted)), key=lambda at: -len(wanted[at].strip()))[:_NUM_PROBES]:
@@ -123,7 +123,7 @@ def _rank_places(lines: Sequence[str], wanted: Sequence[str], votes: Counter[int
 
 
 def _find_best_end(lines: Sequence[str], wanted: Sequence[str], start: int) -> NearMatch | None:
-    """Return the place from `start` on that is most like what is wanted, and ends as it ends."""
+    """Return the most similar place from `start` on, with its best end."""
     size = len(wanted)
     slack = min(_MAX_SLACK, size - 1)
     ends = range(start + size - slack, min(len(lines), start + size + slack) + 1)
@@ -164,7 +164,7 @@ _MAX_PLACES = 3
 
 
 def find_readings(index: LineIndex, change: Replacement) -> tuple[tuple[Option, ...], NearMatch | None]:
-    """Return the likely readings of a change that is nowhere, and the nearest place of all (likely or not)."""
+    """Return the likely readings of a change whose old lines are not found, and the nearest place, likely or not."""
     near = find_nearest(index, change.before, _MAX_PLACES)
     if not near or near[0].likeness < _MIN_FUZZY_LIKENESS:
         return (), near[0] if near else None
@@ -180,7 +180,7 @@ def find_readings(index: LineIndex, change: Replacement) -> tuple[tuple[Option, 
 
 
 def _carry_change(found: Sequence[str], change: Replacement) -> list[str]:
-    """Return the found lines with what `after` changes in `before`; what both changed is taken from `after`."""
+    """Return the found lines with the changes from `before` to `after`; where both differ, `after` wins."""
     drift = line_opcodes([strip_blanks(line) for line in change.before], [strip_blanks(line) for line in found])
     shift = _find_shift(found, change.before, drift)
     carried: list[str] = []
@@ -195,7 +195,7 @@ def _carry_change(found: Sequence[str], change: Replacement) -> list[str]:
 
 
 def _find_row(drift: Sequence[LineOp], row: int, num_found: int) -> int:
-    """Return which line of the place belongs to a line of `before`."""
+    """Return the line of the place that is aligned with a line of `before`."""
     for op in drift:
         if row < op.a_end:
             return min(op.b_end, op.b_start + max(0, row - op.a_start))
@@ -214,7 +214,7 @@ def _find_shift(found: Sequence[str], before: Sequence[str], drift: Sequence[Lin
 
 
 def choose_place(lines: Sequence[str], starts: Sequence[int], hint: Hint) -> int | None:
-    """Return which of the places (an index into `starts`) the hint names, None if it names none or several."""
+    """Return the index in `starts` of the place that the hint names, None if it names none or several."""
     if hint.line in starts:
         return starts.index(hint.line)
     if not hint.scopes:
@@ -224,7 +224,7 @@ def choose_place(lines: Sequence[str], starts: Sequence[int], hint: Hint) -> int
 
 
 def sort_by_distance(starts: Sequence[int], hint: Hint, limit: int) -> list[int]:
-    """Return the indices of some places, the nearest to the hinted line first; in text order without one."""
+    """Return the indices of some places, the nearest to the hinted line first; in text order without a hint."""
     line = hint.line
     if line is None:
         return list(range(min(limit, len(starts))))

@@ -1,9 +1,9 @@
-"""Unicode folding: characters that models write in place of similar ones, such as a space for an NBSP.
+"""Unicode folding of characters that models write in place of similar ones, such as a space for an NBSP.
 
-Folded are Unicode spaces to a space, curly quotes and primes to straight ones, dashes and the minus sign to `-`, `…`
-to three dots, fullwidth forms to ASCII; combining marks are composed (NFC), zero-width characters and soft hyphens
+Unicode spaces are folded to a space, curly quotes and primes to straight quotes, dashes and the minus sign to `-`, `…`
+to three dots, fullwidth forms to ASCII. Combining marks are composed (NFC), zero-width characters and soft hyphens are
 dropped.
-Folding only finds: `restore_characters` brings the file's own characters into a line that was changed in part.
+Folding only finds places: `restore_characters` restores the file's own characters in a partly changed line.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _TOKEN = re.compile(r"\w+|[^\w\n]|\n")
 
 
 def fold(text: str) -> str:
-    """Return a text with all look-alikes as the one character that stands for them."""
+    """Return a text with each look-alike replaced by its common form."""
     return text if text.isascii() else unicodedata.normalize("NFC", text).translate(_TABLE)
 
 
 def describe_difference(sent: str, found: str) -> str:
     """Name the first character in which two lines differ that fold to the same: 'U+00A0 (NO-BREAK SPACE) at column 7'.
 
-    Returns '' if they are equal, or differ in more than that.
+    Returns '' if they are equal, or differ otherwise.
     """
     if sent == found or fold(sent).rstrip(BLANKS) != fold(found).rstrip(BLANKS):
         return ""
@@ -51,10 +51,10 @@ def describe_difference(sent: str, found: str) -> str:
 
 
 def restore_characters(found: Sequence[str], before: Sequence[str], after: Sequence[str]) -> tuple[list[str], bool]:
-    """Return `after` with the characters of `found` wherever it repeats a part of `before`, and whether that is sure.
+    """Return `after` with the characters of `found` where it repeats parts of `before`, and whether that is certain.
 
-    `found` and `before` fold to the same lines except for blanks at line ends. It is not sure where the changed part
-    takes away characters that only the file has, or writes quotes next to the file's own: `“a”` must not become `“b"`.
+    `found` and `before` fold to the same lines except for blanks at line ends. It is uncertain where the changed part
+    removes characters that only the file has, or writes quotes next to the file's own: `“a”` must not become `“b"`.
     """
     if list(found) == list(before) or not before or not after:
         return list(after), True
@@ -74,7 +74,7 @@ def restore_characters(found: Sequence[str], before: Sequence[str], after: Seque
 
 
 class _Spelling:
-    """The file's spelling of any range of a text that folds to the same."""
+    """Gives the file's spelling of any range of a text that folds to the same."""
 
     def __init__(self, source: str, file: str) -> None:
         self._source, self._file = source, file
@@ -83,16 +83,16 @@ class _Spelling:
         self.known = folded_source == folded_file == fold(source) == fold(file)
 
     def spell(self, start: int, end: int) -> str | None:
-        """Return what the file has for source[start:end); None if the range cuts one of its characters."""
+        """Return the file's text for source[start:end); None if the range cuts one of its characters."""
         first, last = self._find_place(start), self._find_place(end)
         return None if first is None or last is None else self._file[first:last]
 
     def is_own(self, start: int, end: int) -> bool:
-        """Return whether source[start:end) is just what the file has."""
+        """Return whether source[start:end) is equal to the file's text."""
         return self.spell(start, end) == self._source[start:end]
 
     def has_odd_quotes(self, text: str) -> bool:
-        """Return whether a text holds straight quotes of a kind that the file writes otherwise here."""
+        """Return whether a text holds straight quotes where the file has curly ones."""
         return any(quote in text and any(c != quote and fold(c) == quote for c in self._file) for quote in "\"'")
 
     def _find_place(self, at: int) -> int | None:
@@ -134,7 +134,7 @@ def _trim_lines(lines: Sequence[str]) -> list[str]:
 
 
 def _find_common_runs(source: str, target: str) -> list[tuple[int, int, int]]:
-    """Return (start in source, start in target, length) of what surely is the same text, in characters.
+    """Return (start in source, start in target, length) of runs that certainly are the same text, in characters.
 
     These are the common head and tail, and between them equal runs with a word that occurs once on both sides: a
     quote by itself could be any of the quotes.

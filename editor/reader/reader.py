@@ -202,7 +202,7 @@ def find_readings(
         one = made[at]
         if num_whole == most_readings or scores[at] < least:
             break
-        if one.text != text and not attribute_changes(text, one.text, edit, language, said, explains=False).faults:
+        if one.text != text and not attribute_changes(text, one.text, edit, language, said, explain=False).faults:
             found.append(
                 Reading(one.text, evidence.add_syntax_errors(features[at], one.text), why=_explain_draft(file, one))
             )

@@ -198,7 +198,7 @@ def test_rows_of_dots_end_by_the_bound_of_work(monkeypatch: pytest.MonkeyPatch) 
     sketch = parse(text, "lazy").changes
     assert isinstance(sketch, Sketch)
     search = PathSearch(SearchTexts("x = {\n}\n", text, sketch, "javascript", ()))
-    assert search.find_attribution(explains=False).bound == "accounting_states"
+    assert search.find_attribution(explain=False).bound == "accounting_states"
     assert search.work.done < 5_000 + 2 * 900
 
 

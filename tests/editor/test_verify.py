@@ -183,7 +183,7 @@ def test_what_the_edit_takes_away_may_go() -> None:
     lazy = "// ...\n  mul(a) {\n    this.result *= a;\n    return this;\n  }\n}\n"
     without = ORIGINAL.replace("\n  reset() {\n    this.result = 0;\n  }\n", "")
     assert failed(without, lazy) == ["accounted"], "a whole definition goes only by name"
-    assert is_accepted(verify(ORIGINAL, without, parse(lazy), "javascript", said=("Remove reset.",)))
+    assert is_accepted(verify(ORIGINAL, without, parse(lazy), "javascript", instructions=("Remove reset.",)))
 
 
 def test_a_renamed_class_keeps_its_methods() -> None:
