@@ -25,7 +25,7 @@ from editor.required_lines import iter_solid_lines
 from editor.syntax import Survey
 from editor.types import Check, ParsedEdit, Sketch, Substitutions
 
-# A rewrite that ends a sketch may be this many times shorter than what it stands for.
+# A rewrite that ends a sketch may be this many times shorter than the lines that it replaces.
 _MAX_REWRITE = 2
 _MAX_SLIDE = 100
 
@@ -142,8 +142,8 @@ class _ShownSeams:
         above, below = op.b_start in seams, op.b_end in seams
         if above and below:
             return op.b_start < op.b_end or self._contains_cut(op)
-        # Where the sketch and the result begin, or end, together, the border is shown as well; but only for lines that
-        # are rewritten: a careless snippet ends without a placeholder and means the rest of the file to stay.
+        # Where the sketch and the result begin, or end, together, that border is shown as well, but only for rewritten
+        # lines: a careless snippet ends without a placeholder although the rest of the file should stay.
         rewritten = sum(map(bool, self.old[op.a_start : op.a_end])) <= _MAX_REWRITE * sum(
             map(bool, new[op.b_start : op.b_end])
         )
@@ -281,7 +281,7 @@ def check_symbols(losses: Losses) -> Check:
     if before is None or after is None:
         return Check("symbols_kept", True, f"{NOT_APPLICABLE}: no grammar for this text, or it is too large")
     if losses.is_accounted and not losses.is_whole_file:
-        # A reading of a snippet, too, takes a definition away only by name or by what it shows in its place.
+        # A reading of a snippet removes a definition only if the snippet names or replaces it.
         return Check("symbols_kept", True, "the edit accounts for what is gone")
     if not before.has_symbols or not after.has_symbols:
         return Check("symbols_kept", True, f"{NOT_APPLICABLE}: too many definitions to compare")
@@ -419,7 +419,7 @@ def check_tail(losses: Losses, truncated: bool) -> Check:
         and isinstance(losses.edit.changes, Sketch)
         and any(map(_SAID.search, losses.edit.new_lines))
     ):
-        # Of two blocks that end alike the last may go unseen: accounting is believed where the snippet says so.
+        # Of two blocks that end alike the last may be lost unseen: attribution is trusted only if the snippet says so.
         return Check("truncated_tail", True, "the edit accounts for what is gone, and says that lines go")
     if losses.is_small and losses.as_sent:
         return Check("truncated_tail", True, f"{NOT_APPLICABLE}: a small file, sent whole")

@@ -138,7 +138,7 @@ def _match_middle(a: list[int], b: list[int], part: _Range, depth: int) -> Itera
         return
     # Too large for one matrix: cut at lines that occur once on both sides, in order (patience diff, Bram Cohen 2009).
     # Without such lines, lines at the same place are compared if both sides have as many; else the whole range counts
-    # as replaced. That is true, if not the shortest answer.
+    # as replaced. That is correct, but not the shortest answer.
     cuts = _find_unique_lines(a, b, part) if depth < MAX_CUTS else []
     at_a, at_b = a1, b1
     for cut_a, cut_b in cuts:

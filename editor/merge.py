@@ -85,7 +85,7 @@ def _take_first(unresolved: Unresolved, answer: RankedReadings) -> MergeOutcome:
     )
 
 
-# An edit that no rule decides is sent again: with a model, or to be written.
+# An edit that no rule decides is often sent again: with a model, or to be written.
 _read_again = cache_results(2)(read_snippet)
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-# Possessive: a long row of dots that ends in anything else must not be parted in every way there is.
+# Possessive: a long row of dots that ends in anything else must not be split in all possible ways.
 _DOTS = r"(?:\.{3,}+|…)"
 _COMMENT = re.compile(
     r"\s*(?:\{\s*/\*+|/\*+|<!--|\(\*|//+|#+|--+|;+|%+|'|\*|REM\b)\s*(?P<body>\S.*?)\s*(?:\*+/\s*\}?|-->|\*\))?\s*",
@@ -165,7 +165,7 @@ def _is_elision(body: str, *, continued: bool) -> bool:
     phrase = _PHRASE.fullmatch(body)
     if phrase is None or phrase["dots"] is not None:
         return phrase is not None
-    # Without dots "remaining items" may well be a comment: it has to say that something is left out.
+    # Without dots "remaining items" may well be a comment: it must say that something is left out.
     said = phrase["state"] is not None or phrase["of"] is not None or body.lower().strip("[]() ") == "existing code"
     return phrase["thing"] is not None and said
 

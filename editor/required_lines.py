@@ -65,10 +65,10 @@ def _count_required_lines(edit: ParsedEdit) -> Counter[str]:
             # Dots on both sides stand for the same lines, or for themselves.
             del after["..."]
         for line, count in after.items():
-            # Blocks are applied in turn, and one may take away what an earlier one wrote.
+            # Blocks are applied in turn, and one may remove lines that an earlier one wrote.
             required[line] = max(required[line], count - later[line])
         if edit.ordered:
-            # Hunks do not overlap: what each adds is next to what the others add.
+            # Hunks do not overlap, so the added lines of all are in the result.
             added.update(after - before)
         else:
             later.update(before - after)

@@ -19,7 +19,7 @@ _BRACKET = re.compile(r"[{}()\[\]]")
 _QUOTE = re.compile(r"""["'`]|//""")
 _REST_OF = {quote: re.compile(rf"(?:\\.|[^{quote}\\])*+{quote}") for quote in "\"'`"}
 
-# What may be around members, and around statements; the first is tried first.
+# Frames around members, and around statements, in the order in which they are tried.
 _FRAMES = {
     "javascript": (f"class {_NAME} {{", f"function {_NAME}() {{"),
     "typescript": (f"class {_NAME} {{", f"function {_NAME}() {{"),
@@ -63,7 +63,7 @@ def _list_readings(lines: Sequence[str], language: str) -> Iterator[tuple[str, l
     elided = find_placeholders(lines)
     blank = ["" if at in elided else line for at, line in enumerate(lines)]
     if language == "python":
-        # A placeholder may be all that a function has for a body.
+        # A placeholder may be the whole body of a function.
         body = [re.sub(r"\S.*", "pass", line) if at in elided else line for at, line in enumerate(lines)]
         indented = next((line for line in blank if line.strip()), "").startswith((" ", "\t"))
         front = f"class {_NAME}:" if indented else ""

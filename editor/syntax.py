@@ -22,17 +22,17 @@ MAX_BYTES = 4_000_000
 MAX_SYMBOLS = 20_000
 """Definitions of one text that are described, at about 20 us each: a text with more is a table, not a program."""
 
-# A cursor takes time by the square over the children of an error node, which are not in a balanced tree.
+# A cursor takes quadratic time over the children of an error node, which are not in a balanced tree.
 _MAX_ERROR_WORK = 100_000_000
 _MAX_START_DEPTH = 1_000
 _CHUNK_BYTES = 1 << 16
-# tree-sitter 0.26.1 keeps a reference to whatever it is handed to read, for ever: so always to one of these few.
+# tree-sitter 0.26.1 keeps a reference to every buffer that it reads, for ever: so these few are reused.
 _BUFFERS: list[bytearray] = []
 _READS_PER_BYTE = 50
 _READ_ALLOWANCE = 8_000_000
 _CALLS_PER_BYTE = 0.1
 _CALL_ALLOWANCE = 500
-# A look costs a microsecond, a call of the parser's a tenth of that.
+# A check for cancellation costs a microsecond, a call of the parser's a tenth of that.
 _CALLS_PER_LOOK = 32
 _MAX_YAML_BLOCKS = 200
 _KEPT_CHARS = 1_000_000
@@ -89,7 +89,7 @@ def _survey(text: str, language: str) -> Survey | None:
     return Survey(error_lines, find_definitions(matches, data, headings=language == "markdown"))
 
 
-# A merge surveys the texts of its readings, which accounting and verification survey again; trees are not kept.
+# A merge surveys the texts of its readings, which attribution and verification survey again; trees are not kept.
 _survey_cached = cache_results(12)(_survey)
 
 

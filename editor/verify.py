@@ -82,7 +82,7 @@ def verify(
     as_sent = _is_the_edit_itself(original, new, edit)
     worse = before is not None and after is not None and len(after.error_lines) > len(before.error_lines)
     if to_the_letter and by_model and worse:
-        # A model may put a text at a place that is like it; what it wrote may still be the edit to the letter.
+        # A model may put a text at a similar place; its text may still be the edit to the letter.
         to_the_letter = not attribute_changes(original, merged, edit, language, instructions).faults
     gone = drop_shown_removals(find_removals(old, new, edit), old, edit)
     losses = Losses(old, new, edit, gone, before, after, as_sent, worse, not reading.faults)
@@ -107,10 +107,10 @@ def is_accepted(checks: Sequence[Check], policy: Policy = "strict") -> bool:
 def _check_marker_leak(old: Sequence[str], new: Sequence[str], edit: ParsedEdit) -> Check:
     first, rest = count_common_ends(old, new)
     changed = new[first : len(new) - rest]
-    # Only lines that are new are looked at: a file may well hold placeholders of its own.
+    # Only new lines are checked: a file may hold placeholders of its own.
     added = Counter(map(str.strip, changed)) - Counter(map(str.strip, old[first : len(old) - rest]))
     if edit.format == "udiff":
-        # Diffs are written by tools, line for line: what looks like a placeholder is the text of a file.
+        # Tools write diffs line by line: a line that looks like a placeholder is text of the file.
         added -= Counter(map(str.strip, edit.new_lines))
     leaked = [line.strip() for line in changed if line.strip() in added and holds_placeholder(line)]
     if "..." in added and "..." not in map(str.strip, edit.new_lines):

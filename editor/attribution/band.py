@@ -105,7 +105,7 @@ def _mark_near_best(old: Sequence[str], new: Sequence[str]) -> np.ndarray[tuple[
     left = np.array([ids.setdefault(key, len(ids)) for key in old], np.int64)
     right = np.array([ids.setdefault(key, len(ids)) for key in new], np.int64)
     equal = left[:, None] == right
-    # The longest common subsequences of all ends, and of all starts: those of the ends of the reversed texts.
+    # The longest common subsequences of all suffixes, and of all prefixes: those of the suffixes of the reversed texts.
     behind, before = _compute_lcs_lengths(np.stack([equal, equal[::-1, ::-1]], axis=1))
     near: np.ndarray[tuple[int, int], np.dtype[np.bool_]] = (before[::-1, ::-1] + behind) >= behind[0, 0] - _SLACK
     return near

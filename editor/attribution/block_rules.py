@@ -249,7 +249,7 @@ class BlockRules:
         lines = [self.old[at].text for at in removed]
         numbers = self.file.statements
         old_groups = group_statements(lines, [numbers[at] for at in removed])
-        # A line that only changes its place replaces no other.
+        # A line that only moves replaces no other.
         gone = Counter(self.old_keys[at] for at in range(*old))
         new_lines = [line.text for line in added if not gone[line.key]]
         new_groups = group_statements(new_lines, number_statements(new_lines))

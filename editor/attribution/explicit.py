@@ -13,9 +13,8 @@ from editor.types import ParsedEdit, Replacement, Sketch, Substitution, Substitu
 def find_unaccounted_lines(original: str, result: str, edit: ParsedEdit, *, by_model: bool) -> list[UnaccountedLine]:
     r"""Return the changed lines that an explicit edit does not account for, none where it leads to the result.
 
-    Both texts have "\n" lines. `by_model` says that a block whose text is nowhere may be put at the one place where
-    the result has it, if that is much like what the block looks for. Raises `TooMuchWorkError` where a bound ended the
-    search for a way.
+    Both texts have "\n" lines. `by_model` says that a block whose text is not found may be put at the one place where
+    the result has it, if that place is similar. Raises `TooMuchWorkError` if a bound ended the search.
     """
     if isinstance(edit.changes, Sketch):
         (block,) = edit.changes.blocks

@@ -26,7 +26,7 @@ class PathFaults:
     def list_changes(self) -> tuple[UnaccountedLine, ...]:
         """Return the changed lines that the snippet does not show, or all of them if it shows each.
 
-        They stand for the faults where a bound ended the search.
+        They are reported instead of faults if a bound ended the search.
         """
         changes = list(self._list_changes())
         hidden = [line for line in changes if line.kind == "removed" or line.text.strip() not in self.texts.shown]
@@ -188,7 +188,7 @@ class PathFaults:
         """Return whether all faults lie apart from the edit; otherwise the edit itself may have been applied wrongly.
 
         Each line of the snippet must have a place and be as sent. No faulty line may be the snippet's, have only moved,
-        or are next to an accounted change. No lost line may be similar to a new line, which may have replaced it.
+        or be next to an accounted change. No lost line may be similar to a new line, which may have replaced it.
         """
         written = [self.new_keys[row] for step in path if step.kind == "block" for row in range(*step.new)]
         gone = {self.old_keys[at] for step in path if step.kind == "block" for at in range(*step.old)}

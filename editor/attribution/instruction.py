@@ -59,7 +59,7 @@ def _list_removal_clauses(sentence: str) -> Iterator[str]:
             speaks = False
         if speaks:
             yield clause
-        # "`a` and `b` are gone": what is before the verb is only names.
+        # "`a` and `b` are gone": only names precede the verb.
         subjects = [*subjects, clause] if not speaks and _SUBJECT.fullmatch(clause) else []
 
 

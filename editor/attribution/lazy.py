@@ -131,7 +131,7 @@ class PathSearch:
         if path is None:
             path = self._find_path(MAX_FAULTY_STATES, _NO_LIMIT) if explain else None
         if path is None and explain and not self.too_many:
-            # Some shown line is not where the lines around it would have it: look for the faults everywhere.
+            # Some shown line is not at its expected place: look for the faults everywhere.
             self.low, self.high = [0] * len(self.low), [len(self.new)] * len(self.high)
             path = self._find_path(MAX_FAULTY_STATES, _NO_LIMIT)
         if path is None:

@@ -77,8 +77,8 @@ class ReplacementSearch:
     def _can_apply_together(self) -> bool:
         """Return whether the changes give the result if each is looked for in the original.
 
-        From the top on, lines that are equal in both texts are passed over; a change has to be made at or above the
-        first difference. What is left at the end must be in the file already.
+        From the top on, equal lines of both texts are skipped; a change has to be made at or above the first
+        difference. The changes that are left at the end must already be in the file.
         """
         stack = [(0, 0, (1 << len(self.changes)) - 1)]
         seen: set[tuple[int, int, int]] = set()

@@ -222,7 +222,7 @@ def _find_place(hunk: Sequence[SnippetItem], places: Mapping[str, Sequence[int]]
 def _add_parents(items: Sequence[SnippetItem], language: str | None) -> list[SnippetItem]:
     """Return the items, each with its parent: the line above it that is less indented and opens a block.
 
-    A marker that is less indented than a line leaves what that line opens.
+    A marker ends the blocks of lines that are as much or more indented.
     """
     made: list[SnippetItem] = []
     around: list[int] = []
@@ -242,7 +242,7 @@ def _add_parents(items: Sequence[SnippetItem], language: str | None) -> list[Sni
         parents = [one for one in around if items[one].width < item.width]
         is_section = language == "markdown" and item.width < 0
         if parents and marked > parents[-1] and items[marked].width != item.width and not is_section:
-            # The marker may hide another opening line between the two; a section is not shown below a foreign one.
+            # The marker may hide another opening line between the two; no section is shown below a foreign one.
             parents = [one for one in parents if marked < one]
         made.append(replace(item, parent=parents[-1] if parents else -1))
         if not continues and is_opener(item.key, language):
@@ -269,7 +269,7 @@ def _continues(key: str) -> bool:
 def list_ancestor_keys(lines: Sequence[tuple[str, int]], language: str | None) -> Iterator[frozenset[str]]:
     """Yield for each line (its key and width) the keys of the lines that enclose it, by indentation.
 
-    What is below `} else {` is still inside of the `if`.
+    Lines below `} else {` are still inside of the `if`.
     """
     around: list[tuple[int, frozenset[str]]] = []
     for key, width in lines:

@@ -107,8 +107,8 @@ def find_key(line: str) -> str | None:
 def number_statements(lines: Sequence[str]) -> list[int]:
     """Return the number of the statement of each line, in order; `lines` are not blank.
 
-    To the line that begins a statement belong: lines inside of its round or square brackets, and deeper lines after a
-    line that opens no block. Comment lines one after the other are one statement.
+    A statement has the lines inside of its round or square brackets, and deeper lines after a line that opens no block.
+    Successive comment lines are one statement.
     """
     numbers: list[int] = []
     number, depth, head_width = -1, 0, 0
