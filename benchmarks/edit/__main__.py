@@ -193,7 +193,7 @@ def render_readings(blocks: Iterable[tuple[str, dict[str, Any]]]) -> str:
 def _format_share(found: dict[str, Any]) -> str:
     if found["share"] is None:
         return "-"
-    return f"{found['count_share']:.1%} [{found['low95']:.0%}, {found['high95']:.0%}]"
+    return f"{found['share']:.1%} [{found['low95']:.0%}, {found['high95']:.0%}]"
 
 
 def _select_readings(rows: Sequence[Row]) -> list[Row]:
