@@ -23,6 +23,7 @@ from editor.syntax import Survey, survey
 from editor.types import Sketch
 
 Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _WORD = re.compile(r"\w")

@@ -26,10 +26,12 @@ from editor.attribution import attribute_changes
 from editor.attribution.statements import IMPORT
 from editor.errors import TooMuchWorkError
 from editor.execution import check_stopped
-from editor.reader.alignment import Aligner, Costs, Path
+from editor.reader.alignment import Aligner
 from editor.reader.candidates import FileLines, Floats, LineCandidates, Snippet
+from editor.reader.costs import CostWeights
 from editor.reader.features import FEATURES, Draft, FeatureExtractor
 from editor.reader.render import build_runs, find_moved_lines, has_own_shift, render_text
+from editor.reader.types import Path
 from editor.types import Candidate, ParsedEdit, ReadingCertainty, Sketch
 
 __all__ = [
@@ -115,13 +117,15 @@ class Reading:
         return self.features[_ERRORS] > 0
 
 
-def render_drafts(file: FileLines, snippet: Snippet, costs: Costs, num_paths: int = _NUM_PATHS) -> Iterator[Draft]:
+def render_drafts(
+    file: FileLines, snippet: Snippet, weights: CostWeights, num_paths: int = _NUM_PATHS
+) -> Iterator[Draft]:
     """Yield the texts of the best paths, cheapest first, each text once."""
-    aligner = Aligner(file, snippet, LineCandidates(file, snippet), costs)
+    aligner = Aligner(file, snippet, LineCandidates(file, snippet), weights)
     seen: set[str] = set()
     for path in aligner.find_best_paths(num_paths, _SLACK):
         kept = set(chain.from_iterable(range(step.line, step.line_end) for step in path.steps if step.kind == "skip"))
-        named = aligner.named & kept
+        named = aligner.costs.removable & kept
         moved = find_moved_lines(file, snippet, path, kept)
         movable = any(first in moved and end - 1 in moved for first, end, _ in file.definitions)
         choices = []
@@ -189,7 +193,7 @@ def find_readings(
     evidence = FeatureExtractor(file, snippet)
     most = min(_MAX_ACCOUNTS, max(3, _MAX_CHARS // len(text)))
     most_readings = MAX_CANDIDATES if ranker is not None else _MAX_DRAFTS
-    made = list(islice(render_drafts(file, snippet, Costs()), min(_MAX_DRAFTS, 4 * most)))
+    made = list(islice(render_drafts(file, snippet, CostWeights()), min(_MAX_DRAFTS, 4 * most)))
     features = [evidence.extract(one, one.path.cost - made[0].path.cost) for one in made]
     if ranker is None:
         scores, most = np.zeros(len(made)), len(made)

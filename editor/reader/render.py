@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from editor.attribution.snippet import measure_indent
 from editor.attribution.statements import IMPORT
-from editor.reader.alignment import Path
 from editor.reader.candidates import FileLines, Snippet
+from editor.reader.types import Path
 
 
 class Row(NamedTuple):

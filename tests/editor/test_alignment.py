@@ -9,8 +9,10 @@ from itertools import chain
 import pytest
 
 from editor.formats import parse
-from editor.reader.alignment import BOUND, ELIDED, GAP, OUTSIDE, Aligner, Costs
+from editor.reader.alignment import Aligner
 from editor.reader.candidates import FileLines, LineCandidates, Snippet
+from editor.reader.costs import CostWeights
+from editor.reader.types import BOUND, ELIDED, GAP, OUTSIDE
 from editor.types import Sketch
 
 LINES = (
@@ -58,13 +60,13 @@ def cheapest_by_trying_all(aligner: Aligner) -> float:
         found = list(aligner._list_moves(at, line, state))
         if state in (GAP, OUTSIDE, ELIDED) and line < aligner.num_lines:
             if state != GAP or aligner._mask_marker_scope(at)[line]:
-                found.append((float(aligner.skip_cost[state][line]), "skip", at, line + 1, state))
+                found.append((float(aligner.costs.skip[state][line]), "skip", at, line + 1, state))
             else:
-                price = aligner.costs.leave_scope + float(aligner.skip_cost[OUTSIDE][line])
+                price = aligner.weights.leave_scope + float(aligner.costs.skip[OUTSIDE][line])
                 found.append((price, "skip", at, line + 1, OUTSIDE))
         return found
 
-    opened = 0.0 if aligner.snippet.items[0].kind == "marker" else aligner.costs.open_start
+    opened = 0.0 if aligner.snippet.items[0].kind == "marker" else aligner.weights.open_start
     return min(cost(0, 0, BOUND), opened + cost(0, 0, ELIDED))
 
 
@@ -75,7 +77,7 @@ def test_the_best_path_costs_what_trying_every_step_costs(seed: int) -> None:
     assert isinstance(edit.changes, Sketch)
     file = FileLines(text, "python")
     shown = Snippet(edit.changes, file, ("Move load and add save.",))
-    aligner = Aligner(file, shown, LineCandidates(file, shown), Costs())
+    aligner = Aligner(file, shown, LineCandidates(file, shown), CostWeights())
     paths = aligner.find_best_paths(12, 9.0)
     costs = [path.cost for path in paths]
     assert costs == pytest.approx(sorted(costs))
