@@ -24,9 +24,7 @@ Inputs = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The minimum work of an op: each input byte read once, each output byte written once, each product
-    computed once.
-    """
+    """The minimum work of an op: each input byte read once, each output byte written once, each product once."""
 
     num_bytes: int
     num_flops: int
@@ -138,18 +136,14 @@ def is_interpreting() -> bool:
 
 
 PROGRAMS_PER_PROCESSOR = "PER_PROCESSOR"
-"""The constant of a variant that gives the number of persistent programs on a processor; 0 launches one program a
-block.
-"""
+"""The variant's number of persistent programs on a processor; 0 launches one program a block."""
 
 INTERPRETED_PROCESSORS = 2
 """Processors assumed by the interpreter: few, so that a persistent program takes several blocks."""
 
 
 def count_programs(num_blocks: int, variant: Variant, device: torch.device) -> int:
-    """Return the number of programs of a launch. Each program takes every block whose index differs by a multiple of
-    it.
-    """
+    """Return the number of programs of a launch; each takes the blocks whose indices differ by a multiple of it."""
     per_processor = variant[PROGRAMS_PER_PROCESSOR]
     return num_blocks if not per_processor else min(num_blocks, per_processor * _count_processors(device))
 
@@ -171,3 +165,7 @@ def upload(tensor: Tensor, device: torch.device) -> Tensor:
     if tensor.device == device:
         return tensor
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def round_up_to_power_of_2(number: int) -> int:
+    return 1 << (number - 1).bit_length()

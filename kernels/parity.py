@@ -20,9 +20,7 @@ from torch.overrides import TorchFunctionMode
 from kernels.op import Op, Shape, Variant, is_interpreting
 
 GUARD = 256
-"""Guard elements before and after each tensor: enough to catch offsets of a few rows, and aligned as torch's own
-memory.
-"""
+"""Guard elements before and after each tensor: they catch offsets of a few rows, and keep torch's alignment."""
 
 ALIGNED = 16
 """Bytes of the widest load. Triton compiles another kernel for tensors that do not begin at a multiple of it."""
@@ -58,9 +56,7 @@ class GuardedMemory(TorchFunctionMode):
         return all(torch.equal(_view_bytes(ends), _view_bytes(before)) for ends, before in self._guards)
 
     def copy(self, value: Any) -> Any:
-        """Copy all tensors within `value` to guarded memory, each from its first to its last element, with the gaps
-        between its rows.
-        """
+        """Copy all tensors within `value`, with the gaps between their rows, to guarded memory."""
         if isinstance(value, Tensor):
             return self._copy_tensor(value)
         if isinstance(value, Mapping):

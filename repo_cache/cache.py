@@ -126,9 +126,7 @@ class RepoCache:
         return await asyncio.to_thread(cls.open, root, tokenizer, **options)  # type: ignore[arg-type]
 
     def snapshot(self, *, fresh: bool = False) -> Snapshot:
-        """Return the newest snapshot; with `fresh`, one that includes everything that was written before this call (see
-        `refresh`).
-        """
+        """Return the newest snapshot; with `fresh`, one that includes everything written before this call."""
         return self.refresh() if fresh else self._snapshot
 
     def refresh(self, paths: Iterable[str] | None = None) -> Snapshot:
@@ -148,9 +146,7 @@ class RepoCache:
         return self._update(look).snapshot
 
     def changes(self, since: Snapshot) -> Changes:
-        """Return the changes from a snapshot to the newest one. Raises ForeignSnapshot if it belongs to another folder
-        or tokenizer.
-        """
+        """Return the changes since a snapshot. Raises ForeignSnapshot if it belongs to another folder or tokenizer."""
         return self.snapshot().changes(since)
 
     def tokens(self, path: str) -> FileTokens:

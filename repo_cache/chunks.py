@@ -66,9 +66,7 @@ def select_borders(
 def _find_stronger_neighbours(
     positions: Sequence[int], strengths: Sequence[int], start: int, end: int
 ) -> tuple[list[int], list[int]]:
-    """Return for each border the position of the nearest stronger one on its left and on its right, or else `start` and
-    `end`.
-    """
+    """Return the position of the nearest stronger border on each side of each border, or else `start` and `end`."""
     before, behind = [start] * len(positions), [end] * len(positions)
     open_: list[int] = []  # borders without a stronger one on their right so far, strengths decreasing
     for index, strength in enumerate(strengths):
@@ -100,9 +98,7 @@ class BlockTokens:
     """The tokens that begin in a block's `data`; a token that crosses into the block belongs to the block before."""
 
     def __init__(self, data: bytes, token_ids: NDArray[np.uint32], token_ends: NDArray[np.int64], base: int) -> None:
-        """`token_ends` are offsets in `data`. `base` is the offset at which the first token begins, 0 or a
-        little more.
-        """
+        """`token_ends` are offsets in `data`. `base` is the offset of the first token, 0 or a little more."""
         self.data = data
         self.token_ids = token_ids
         self.token_ends = token_ends
@@ -136,8 +132,8 @@ class BlockTokens:
             start = last
 
     def _to_token_borders(self, borders: _Borders) -> _Borders:
-        """Convert byte borders to token borders: the first token end at or after each; of several at one token the
-        strongest counts.
+        """Convert byte borders to the first token end at or after each; of several at one token the strongest
+        counts.
         """
         strength_at: dict[int, int] = {}
         places = np.searchsorted(self.token_ends, np.array(borders[0], np.int64), side="left") + 1
@@ -147,8 +143,8 @@ class BlockTokens:
         return list(strength_at), list(strength_at.values())
 
     def _find_line_borders(self, start: int, end: int) -> _Borders:
-        """Return the line starts in tokens [start, end). The least indented are strongest, and of these the ones after
-        a blank line.
+        """Return the line starts in tokens [start, end); the least indented, then those after a blank line, are
+        strongest.
         """
         positions, strengths = [], []
         first = int(self.token_ends[start - 1]) if start else self._base

@@ -208,9 +208,7 @@ def _read_once(root: Path, path: str, max_file_bytes: int) -> FileContent | Skip
 
 
 def _open_regular(root: Path, path: str, *, follow: bool = True) -> int | SkipReason:
-    """Return a descriptor of a regular file. Other kinds are not opened, because that alone can trigger a device or a
-    pipe.
-    """
+    """Return a descriptor of a regular file. Other kinds are not opened, which could trigger a device or a pipe."""
     folder, _, name = path.rpartition("/")
     parent = open_below(root, folder, PASSAGE_FLAGS)
     try:

@@ -59,13 +59,11 @@ _FIRST_WINDOW_CHARS = 64
 
 
 class SafeCuts:
-    """The safe cuts of one tokenizer. They are found by their contexts alone, so a search may start anywhere in
-    a text.
-    """
+    """The safe cuts of one tokenizer. Only their contexts decide, so a search may start anywhere in a text."""
 
     def __init__(self, contexts: Iterable[str], pairs: Iterable[str]) -> None:
-        """`contexts` are regexes of positions; `pairs` are neighbouring characters of added tokens, between which
-        nothing is cut.
+        """`contexts` are regexes of positions; `pairs` are neighbouring characters of added tokens, which stay
+        together.
         """
         self._pairs = sorted(
             pair for pair in pairs if not re.fullmatch(_LETTER * 2, pair)
@@ -75,9 +73,7 @@ class SafeCuts:
         self._word = re.compile(rf"{_LETTERS}{self._assert_no_pair(_LETTER)}|(?:{_OTHERS}){cut}|(?s:.+?)(?:{cut}|\Z)")
 
     def find_last_before(self, data: bytes, end: int) -> int:
-        """Return the last cut with its context in `data[:end]`, which is whole characters of UTF-8; 0 if there
-        is none.
-        """
+        """Return the last cut with its context in `data[:end]`, which is valid UTF-8; 0 if there is none."""
         size = _FIRST_WINDOW_CHARS
         while True:
             begin = _find_character_start(data, max(0, end - size))
@@ -90,7 +86,7 @@ class SafeCuts:
             size *= 4
 
     def find_first_after(self, data: bytes, begin: int) -> int:
-        """Return the first cut with its context in `data[begin:]`, which is whole characters; the length if there is
+        """Return the first cut with its context in `data[begin:]`, which is valid UTF-8; the length if there is
         none.
         """
         size = _FIRST_WINDOW_CHARS
@@ -118,9 +114,7 @@ class SafeCuts:
             begin = end
 
     def _assert_no_pair(self, before: str = "") -> str:
-        """Return a regex assertion that the characters around a position are no pair; `before` restricts the first
-        character.
-        """
+        """Return a regex assertion that the characters around a position are no pair with `before` as the first."""
         pairs = [pair for pair in self._pairs if re.match(before, pair)]
         behind = "".join(sorted({re.escape(pair[1]) for pair in pairs}))
         return rf"(?![{behind}](?<={'|'.join(map(re.escape, pairs))}))" if pairs else ""

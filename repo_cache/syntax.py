@@ -16,9 +16,7 @@ from repo_cache.incremental import TextChange
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A language: the module of its wheel, the function that returns the grammar, and its special rule for
-    paragraphs.
-    """
+    """A language: the module of its wheel, the function that returns the grammar, and its rule for paragraphs."""
 
     module: str
     function: str = "language"
@@ -82,9 +80,7 @@ _LANGUAGE_OF = {f".{suffix}": language for language, suffixes in _SUFFIXES.items
 
 
 def find_language(path: str) -> str | None:
-    """Return the language of a path ("python", "tsx", ...); None if there is no grammar: such a file is cut by
-    lines.
-    """
+    """Return the language of a path ("python", "tsx", ...); None if there is no grammar, so it is cut by lines."""
     return _LANGUAGE_OF.get(PurePosixPath(path).suffix.lower())
 
 
@@ -123,9 +119,7 @@ class SyntaxTree:
 
 
 def parse(data: bytes, language: str | None) -> SyntaxTree | None:
-    """Parse a piece of text; None for a language without a grammar, and for a piece that is too long or too
-    expensive.
-    """
+    """Parse a piece of text; None for a language without a grammar, and for too long or too expensive a piece."""
     if not _is_parsable(data, language) or language is None:
         return None
     tree = _parse(data, language, None)

@@ -201,9 +201,7 @@ class BPETokenizer:
         return b"".join(self._token_bytes[token_id] for token_id in token_ids).decode("utf-8", errors="replace")
 
     def get_control_id(self, token: str) -> int | None:
-        """Return the id of a control token such as '<|im_end|>'; None for ordinary text, such as '</s>' in Qwen's
-        vocabulary.
-        """
+        """Return the id of a control token such as '<|im_end|>'; None for ordinary text ('</s>' for Qwen)."""
         number = self._controls.token_to_id(token)
         added = self._controls.get_added_tokens_decoder()
         return number if number in added and added[number].special else None
@@ -273,9 +271,7 @@ def _make_pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
 
 
 def _map_characters_to_bytes() -> dict[str, int]:
-    """Return the inverse of GPT-2's mapping of bytes to printable characters: printable Latin-1 is itself, the rest
-    follows from U+0100.
-    """
+    """Invert GPT-2's mapping of bytes to printable characters: the others follow from U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     table = {chr(byte): byte for byte in printable}

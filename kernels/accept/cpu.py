@@ -31,9 +31,7 @@ INFINITE = 0x7F80
 
 
 def find_top_tokens(logits: Tensor) -> TopTokens:
-    """Find the top token of each row of logits [num_rows, vocab_size], in any floating-point dtype and on any
-    device.
-    """
+    """Find the top token of each row of logits [num_rows, vocab_size], in any float dtype and on any device."""
     if runs_triton(logits):
         return _find_top_on_device(logits)
     if logits.dtype == torch.bfloat16:

@@ -28,8 +28,8 @@ MAX_TILE_PARTS = 4096
 
 @triton.jit
 def _find_top_two(ids, largest, second):
-    """Merge parts [num_rows, PARTS] of a row: the id of the maximum (the lowest of equals), the maximum or NaN, and the
-    next value.
+    """Merge parts [num_rows, PARTS] of a row: the id of the maximum (lowest of equals), the maximum or NaN, the next
+    value.
     """
     is_nan = largest != largest
     has_nan = tl.max(is_nan.to(tl.int32), axis=1) > 0
@@ -86,9 +86,7 @@ def _merge_row_parts(ids, values, row, PARTS: tl.constexpr):
 
 @triton.jit
 def _compute_weights(logits, token, vocab_size, best, temperature, LEAST: tl.constexpr):
-    """Return sampling weights of tokens, 1 for the top token: computed in float32 as on the CPU, for sums in
-    float64.
-    """
+    """Return sampling weights of tokens, 1 for the top token, in float32 as on the CPU, for sums in float64."""
     value = tl.load(logits + token, mask=token < vocab_size, other=float("-inf")).to(tl.float32)
     return tl.exp(tl.div_rn(value - best, tl.maximum(temperature, LEAST))).to(tl.float64)
 

@@ -5,32 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.accept.types import MIN_TEMPERATURE, WORDS_PER_ROW, AcceptOutput, Draws, TopTokens, round_up_rows
+from kernels.accept.types import MIN_TEMPERATURE, WORDS_PER_ROW, AcceptOutput, Draws, round_up_rows
 from kernels.op import Cost, Inputs, Shape, Variant
 from kernels.tuner import get_variant
-
-
-def naive_top_tokens(logits: Tensor) -> TopTokens:
-    """Find the top token of each row of logits [num_rows, vocab_size]; of equal logits the first."""
-    rows = [row.tolist() for row in logits.float()]
-    ids = [max(range(len(row)), key=lambda token_id: (row[token_id], -token_id)) for row in rows]
-    best = [
-        float("nan") if any(value != value for value in row) else row[at] for row, at in zip(rows, ids, strict=True)
-    ]
-    others = [max([*row[:at], *row[at + 1 :]], default=-float("inf")) for row, at in zip(rows, ids, strict=True)]
-    return TopTokens(np.array(ids, dtype=np.intp), np.array(best, dtype=np.float32), np.array(others, dtype=np.float32))
-
-
-def naive_count_accepted(token_ids: Sequence[int], draft: Sequence[int]) -> int:
-    """Count the tokens that agree before the first that does not."""
-    count = 0
-    while count < min(len(token_ids), len(draft)) and token_ids[count] == draft[count]:
-        count += 1
-    return count
 
 
 def naive_accept(logits: Tensor, draft: Tensor, row_starts: Tensor, draws: Draws | None) -> tuple[Tensor, ...]:
@@ -172,8 +152,8 @@ class Accept:
         return {"eager": eager, "compile": torch.compile(eager)}
 
     def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
-        """Count logits and drafts read, output written, and one comparison a logit; sampling adds three operations a
-        logit.
+        """Count logits and drafts read, output written, one comparison a logit; sampling adds three operations
+        a logit.
         """
         num_rows, num_logits = shape["num_rows"], shape["num_rows"] * shape["vocab_size"]
         drafts = num_rows * torch.int64.itemsize + (shape["num_seqs"] + 1) * torch.int32.itemsize

@@ -64,9 +64,7 @@ class TopTokens:
         return TopTokens(self.token_ids[start:end], self.largest[start:end], self.second[start:end])
 
     def merge(self, other: TopTokens, offset: int) -> TopTokens:
-        """Merge with the top tokens of the same rows over the next part of the vocabulary, whose first token id is
-        `offset`.
-        """
+        """Merge with the top tokens of the same rows over the next part of the vocabulary, which starts at `offset`."""
         ahead = (other.largest > self.largest) | (np.isnan(other.largest) & ~np.isnan(self.largest))
         return TopTokens(
             np.where(ahead, other.token_ids + offset, self.token_ids),
@@ -79,9 +77,7 @@ WORDS_PER_ROW = 4
 
 
 def count_accepted(token_ids: NDArray[np.intp], draft: Sequence[int]) -> int:
-    """Count the draft tokens before the first that differs from the chosen one; token_ids[i] is chosen at the position
-    of draft[i].
-    """
+    """Count the draft tokens before the first that differs from the chosen token of the same index."""
     count = min(len(token_ids), len(draft))
     departures = np.flatnonzero(token_ids[:count] != np.asarray(draft[:count], dtype=np.intp))
     return int(departures[0]) if len(departures) else count

@@ -30,8 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.attention.reference import make_causal_mask, make_position_mask
-from kernels.attention.types import Run, Scratch, concat_by_head, truncate_runs
+from kernels.attention.types import Run, Scratch, concat_by_head, make_causal_mask, make_position_mask, truncate_runs
 
 MAX_SCORES = 1 << 22
 """Scores of a block of queries if there are more than 5,400 keys: 16 MB of float32, half of a last-level cache."""
@@ -200,7 +199,7 @@ def decode_attention(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) 
 
 
 def sdpa_attention(query: Tensor, keys: Tensor, values: Tensor, window: int | None = None) -> Tensor:
-    """Compute `reference.naive_causal_attention` by torch's fused attention.
+    """Attend from the last tokens of a sequence by torch's fused attention.
 
     One query is packed with its group into rows of one KV head: torch's CPU kernel is ten times slower in bf16 with one
     row a head (0.16 against 1.5 ms over 1,500 keys).
@@ -216,7 +215,7 @@ def sdpa_attention(query: Tensor, keys: Tensor, values: Tensor, window: int | No
 
 
 def sdpa_attention_at_positions(query: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Compute `reference.naive_attention_at_positions` by torch's fused attention."""
+    """Attend from tokens at any positions by torch's fused attention."""
     return _attend_with_mask(query, keys, values, make_position_mask(positions, keys.shape[1]))
 
 
@@ -239,9 +238,7 @@ MAX_FUSED_TOKENS = 16
 
 
 def is_fused_faster(num_tokens: int, seq_len: int, group: int) -> bool:
-    """Return whether the fused kernel is faster than blocks for the last tokens of `seq_len`, with `group` heads to a
-    KV head.
-    """
+    """Return whether the fused kernel is faster than blocks for the last tokens of a sequence."""
     few = num_tokens <= MAX_FUSED_TOKENS and num_tokens * seq_len * group <= MAX_FUSED_SCORES
     return few or num_tokens == 1
 

@@ -1,4 +1,4 @@
-"""Runs of keys and values, and scratch memory."""
+"""Runs of keys and values, scratch memory, and masks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-
-from kernels.attention.reference import make_causal_mask
 
 MIN_BIAS_COLUMNS = 512
 """The minimum number of keys that a bias is made for."""
@@ -22,9 +20,7 @@ class Scratch:
         self._biases: dict[tuple[int, int, int | None, torch.dtype], Tensor] = {}
 
     def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Return a tensor of that shape with undefined contents, valid until the next call with the same name and
-        dtype.
-        """
+        """Return a tensor with undefined contents, valid until the next call with the same name and dtype."""
         size = torch.Size(shape).numel()
         buffer = self._buffers.get((name, dtype))
         if buffer is None or buffer.numel() < size:
@@ -33,9 +29,7 @@ class Scratch:
         return buffer[:size].view(shape)
 
     def get_causal_bias(self, num_tokens: int) -> Tensor:
-        """Return -inf where a key comes after its query, else 0: float32 [num_tokens, num_tokens]. Do not write
-        to it.
-        """
+        """Return -inf where a key comes after its query, else 0: float32 [num_tokens, num_tokens], read-only."""
         if len(self._behind) < num_tokens:
             self._behind = torch.full((num_tokens, num_tokens), float("-inf")).triu_(1)
         return self._behind[:num_tokens, :num_tokens]
@@ -72,9 +66,7 @@ def truncate_runs(runs: Sequence[Run], end: int) -> list[Run]:
 
 
 def concat_by_head(parts: Sequence[Tensor], scratch: Scratch, name: str, dtype: torch.dtype) -> Tensor:
-    """Copy the parts one after another as `dtype` into the scratch memory of that name: contiguous [num_kv_heads,
-    seq_len, head_dim].
-    """
+    """Concatenate the parts as `dtype` in the scratch memory `name`: contiguous [num_kv_heads, seq_len, head_dim]."""
     _, num_kv_heads, head_dim = parts[0].shape
     whole = scratch.take(name, (num_kv_heads, sum(part.shape[0] for part in parts), head_dim), dtype)
     start = 0
@@ -82,3 +74,18 @@ def concat_by_head(parts: Sequence[Tensor], scratch: Scratch, name: str, dtype: 
         whole[:, start : start + part.shape[0]].copy_(part.transpose(0, 1))
         start += part.shape[0]
     return whole
+
+
+def make_causal_mask(num_tokens: int, seq_len: int, device: torch.device, window: int | None = None) -> Tensor:
+    """Return which keys each query sees: bool [num_tokens, seq_len], aligned to the bottom right.
+
+    With a sliding window (Beltagy et al. 2020, arXiv 2004.05150) each row has at most `window` True, its own position
+    last.
+    """
+    mask = torch.ones(num_tokens, seq_len, dtype=torch.bool, device=device).tril(seq_len - num_tokens)
+    return mask if window is None else mask.triu(seq_len - num_tokens - window + 1)
+
+
+def make_position_mask(positions: Tensor, seq_len: int) -> Tensor:
+    """Return which keys each query sees, its own position included: bool [num_tokens, seq_len]."""
+    return torch.arange(seq_len, device=positions.device)[None, :] <= positions[:, None]

@@ -119,9 +119,7 @@ class Layout:
 
 
 def make_layouts(shape: Shape) -> list[Layout]:
-    """Return the sequences of a shape; with `uneven`, each sequence has that many rows fewer than the one before, and
-    fewer keys.
-    """
+    """Return the sequences of a shape; with `uneven`, each has that many rows, and some keys, fewer than the next."""
     return [_make_layout(shape, index * shape.get("uneven", 0)) for index in range(shape["num_seqs"])]
 
 
@@ -137,9 +135,7 @@ def _make_layout(shape: Shape, less: int) -> Layout:
 
 
 def _spread_key_ends(num_rows: int, seq_len: int, num_places: int) -> list[int]:
-    """Return the key ends of rows at `num_places` places: neighbours at the end of each of as many parts of the
-    sequence.
-    """
+    """Return the key ends of rows at the ends of `num_places` equal parts of the sequence."""
     borders = [num_rows * at // num_places for at in range(num_places + 1)]
     ends: list[int] = []
     for at, (first, last) in enumerate(pairwise(borders), start=1):

@@ -234,9 +234,7 @@ INT_BYTES, TREE_WORD_BYTES = 4, 8
 
 
 def _make_shape(num_rows: int, num_keys: int, heads: tuple[int, int, int], **others: int) -> Shape:
-    """Make a shape of one sequence with pages of 32, no window and no tree, and its rows at the end, changed by
-    `others`.
-    """
+    """Make a shape of one sequence with pages of 32, no window, no tree, and rows at the end, changed by `others`."""
     num_kv_heads, group, head_dim = heads
     shape = {"num_seqs": 1, "num_rows": num_rows, "num_keys": num_keys}
     shape |= {"num_kv_heads": num_kv_heads, "group": group, "head_dim": head_dim}
@@ -280,14 +278,9 @@ class PagedAttention:
     )
     benchmark_shapes: Sequence[Shape] = tuple(_make_benchmark_shapes())
 
-    def is_valid(self, variant: Variant, shape: Shape) -> bool:
-        return variants.is_valid(variant, shape)
-
-    def default(self, shape: Shape) -> Variant:
-        return variants.default(shape)
-
-    def shape_class(self, shape: Shape) -> str:
-        return variants.shape_class(shape)
+    is_valid = staticmethod(variants.is_valid)
+    default = staticmethod(variants.default)
+    shape_class = staticmethod(variants.shape_class)
 
     def count_shared_bytes(self, variant: Variant, shape: Shape, dtype: torch.dtype) -> int:
         """Return the shared memory of a block on a card that is not a Hopper, where it is less."""

@@ -30,9 +30,7 @@ def rms_norm_kernel(
     ROWS: tl.constexpr,
     ADDS: tl.constexpr,
 ):
-    """Normalise ROWS rows (a row is one head of one token), then those that are a multiple of the number of programs
-    further on.
-    """
+    """Normalise ROWS rows (a row is one head of one token), then those the number of programs further on."""
     place = tl.arange(0, BLOCK_SIZE)[None, :]
     for first in range(tl.program_id(0) * ROWS, num_rows, tl.num_programs(0) * ROWS):
         row = first + tl.arange(0, ROWS)[:, None]

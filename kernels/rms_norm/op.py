@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.op import Cost, Inputs, Shape, Variant
+from kernels.op import Cost, Inputs, Shape, Variant, round_up_to_power_of_2
 from kernels.tuner import get_variant
 
 
@@ -67,12 +67,16 @@ class RmsNorm:
     def is_valid(self, variant: Variant, shape: Shape) -> bool:
         """Require no more numbers than registers hold and no idle threads; stages only in a persistent program."""
         num_threads, has_loop = 32 * variant["num_warps"], variant["PER_PROCESSOR"] > 0
-        fits = num_threads <= max(variant["ROWS"] * _get_block_size(shape), 32) <= MAX_PER_THREAD * num_threads
+        fits = (
+            num_threads
+            <= max(variant["ROWS"] * round_up_to_power_of_2(shape["size"]), 32)
+            <= MAX_PER_THREAD * num_threads
+        )
         return fits and (has_loop or variant["num_stages"] == 1)
 
     def default(self, shape: Shape) -> Variant:
         """Return one program for a long row or for several short ones: 8 numbers, one 16-byte load, or 16 a thread."""
-        block, num_rows = _get_block_size(shape), shape["num_tokens"] * shape["num_heads"]
+        block, num_rows = round_up_to_power_of_2(shape["size"]), shape["num_tokens"] * shape["num_heads"]
         rows = min(max(1, 2048 // block), 32, 1 << (max(num_rows, 1) - 1).bit_length())
         num_warps = min(16, max(1, rows * block // 256))
         return {"ROWS": rows, "PER_PROCESSOR": 0, "num_warps": num_warps, "num_stages": 1}
@@ -130,16 +134,10 @@ class RmsNorm:
         return {"eager": eager, "compile": torch.compile(eager)}
 
     def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
-        """Count rows read and written and the weight; with a residual also the residual and the sum. 4 operations a
-        number.
-        """
+        """Count rows read and written, the weight, a residual and its sum if there is one; 4 operations a number."""
         num_numbers = prod(shape[name] for name in ("num_tokens", "num_heads", "size"))
         moved = (4 if shape["adds"] else 2) * num_numbers + shape["size"]
         return Cost(moved * dtype.itemsize, (5 if shape["adds"] else 4) * num_numbers)
-
-
-def _get_block_size(shape: Shape) -> int:
-    return 1 << (shape["size"] - 1).bit_length()
 
 
 OP = RmsNorm()

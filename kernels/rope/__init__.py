@@ -35,9 +35,7 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def rotate(halves: Sequence[Tensor], cos: Tensor, sin: Tensor, out: Sequence[Tensor]) -> None:
-    """Rotate pairs by angles of the same shape and dtype; `halves` are the first and second elements, `out` is other
-    memory.
-    """
+    """Rotate pairs of `halves` by angles of the same shape and dtype into `out`, which is other memory."""
     first, second = halves
     torch.mul(first, cos, out=out[0]).addcmul_(second, sin, value=-1)
     torch.mul(second, cos, out=out[1]).addcmul_(first, sin)

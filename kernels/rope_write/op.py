@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from kernels.op import Cost, Inputs, Shape, Variant
+from kernels.op import Cost, Inputs, Shape, Variant, round_up_to_power_of_2
 from kernels.rope import Record, apply_rope, fusible_rope
 from kernels.tuner import get_variant
 
@@ -77,7 +77,7 @@ class RopeWrite:
     def default(self, shape: Shape) -> Variant:
         """Return 2,048 pairs a program for a prefill and 1,024 otherwise, so that only two kernels are compiled."""
         num_pairs = 2048 if shape["num_tokens"] > 512 else 1024
-        block_heads = min(4, _round_up_to_power_of_2(shape["num_kv_heads"]))
+        block_heads = min(4, round_up_to_power_of_2(shape["num_kv_heads"]))
         token_pairs = block_heads * _block_half(shape)
         block_tokens = max(1, min(32, num_pairs // token_pairs))
         num_warps = max(1, min(4, block_tokens * token_pairs // 256))  # 8 numbers a thread: loads of 16 bytes
@@ -180,12 +180,7 @@ def _find_written_rows(slots: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _block_half(shape: Shape) -> int:
-    return _round_up_to_power_of_2(shape["head_dim"] // 2)
-
-
-def _round_up_to_power_of_2(number: int) -> int:
-    """Round up to the next power of two."""
-    return 1 << (number - 1).bit_length()
+    return round_up_to_power_of_2(shape["head_dim"] // 2)
 
 
 OP = RopeWrite()

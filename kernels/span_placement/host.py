@@ -154,9 +154,7 @@ class StagingBuffers:
         pool_values: Sequence[Tensor],
         target_slots: Tensor,
     ) -> None:
-        """Do the same as `kernels.span_placement.place_layers`; keys, values and source_slots are in host memory, all
-        else on the device.
-        """
+        """Do the same as `place_layers`; keys, values and source_slots are in host memory, all else on the device."""
         most = self._count_tokens_per_chunk(keys)
         rows = torch.arange(min(most, len(source_slots)), device=target_slots.device)
         for count, first in enumerate(range(0, len(source_slots), most)):
@@ -223,9 +221,7 @@ _BUFFERS: WeakKeyDictionary[Scratch, StagingBuffers] = WeakKeyDictionary()
 
 
 def get_staging_buffers(scratch: Scratch, device: torch.device) -> StagingBuffers:
-    """Return the buffers that belong to a caller's scratch memory, which is used for one device; allocated on first
-    use.
-    """
+    """Return the buffers of a caller's scratch memory, which is used for one device; allocated on first use."""
     if scratch not in _BUFFERS:
         _BUFFERS[scratch] = StagingBuffers(device)
     return _BUFFERS[scratch]

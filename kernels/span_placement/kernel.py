@@ -161,7 +161,5 @@ def launch_move(tensors: Sequence[Tensor], source_slots: Tensor, target_slots: T
 
 @lru_cache(maxsize=64)
 def _make_address_table(addresses: tuple[int, ...], device: torch.device) -> tuple[Tensor, int]:
-    """Return the addresses on the device, and the largest power of two up to 16 that divides them all. Cached, since
-    pool and store do not move.
-    """
+    """Return the addresses on the device, and their alignment. Cached, since pool and store do not move."""
     return upload(torch.tensor(addresses, dtype=torch.int64), device), gcd(*addresses, MAX_ALIGNMENT)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from kernels.op import Cost, Inputs, Shape, Variant
+from kernels.op import Cost, Inputs, Shape, Variant, round_up_to_power_of_2
 from kernels.rope import apply_rope, fusible_rope
 from kernels.tuner import get_variant
 
@@ -59,14 +59,14 @@ class SpanPlacement:
 
     def is_valid(self, variant: Variant, shape: Shape) -> bool:
         """Require no more pairs than registers hold, no more threads than pairs, and no more heads than exist."""
-        num_pairs = variant["block_tokens"] * variant["block_heads"] * _round_up_to_power_of_2(shape["head_dim"] // 2)
+        num_pairs = variant["block_tokens"] * variant["block_heads"] * round_up_to_power_of_2(shape["head_dim"] // 2)
         fits = 32 * variant["num_warps"] <= num_pairs <= MAX_PAIRS
-        return fits and variant["block_heads"] <= _round_up_to_power_of_2(shape["num_kv_heads"])
+        return fits and variant["block_heads"] <= round_up_to_power_of_2(shape["num_kv_heads"])
 
     def default(self, shape: Shape) -> Variant:
         """Return about 1,024 pairs a program with all heads, and several layers if there are many tokens."""
-        block_heads = min(8, _round_up_to_power_of_2(shape["num_kv_heads"]))
-        token_pairs = block_heads * _round_up_to_power_of_2(shape["head_dim"] // 2)
+        block_heads = min(8, round_up_to_power_of_2(shape["num_kv_heads"]))
+        token_pairs = block_heads * round_up_to_power_of_2(shape["head_dim"] // 2)
         block_tokens = max(1, min(32, 1024 // token_pairs))
         return {
             "block_tokens": block_tokens,
@@ -127,9 +127,7 @@ class SpanPlacement:
         return inputs["pool_keys"], inputs["pool_values"]
 
     def torch_baselines(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
-        """Return one gather, rotation and scatter over all layers, which must be stacked for it, and the same
-        compiled.
-        """
+        """Return one gather, rotation and scatter over all layers, which must be stacked, and the same compiled."""
         keys, values, source = inputs["keys"], inputs["values"], inputs["source_slots"]
         pool_keys, pool_values, target = inputs["pool_keys"], inputs["pool_values"], inputs["target_slots"]
         cos, sin = (inputs[name].repeat(len(keys), 1) for name in ("cos", "sin"))
@@ -146,19 +144,12 @@ class SpanPlacement:
         return {"eager": make_baseline(apply_rope), "compile": torch.compile(make_baseline(fusible_rope))}
 
     def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
-        """Count keys and values read and written in every layer, angles and slots once; a pair takes four products and
-        two sums.
-        """
+        """Count keys and values of every layer, angles and slots once; a pair takes four products and two sums."""
         row_size = shape["num_kv_heads"] * shape["head_dim"]
         angle_bytes = shape["head_dim"] * torch.float32.itemsize
         token_bytes = 4 * shape["num_layers"] * row_size * dtype.itemsize + angle_bytes + 2 * torch.int64.itemsize
         token_flops = 6 * shape["num_layers"] * (row_size // 2)
         return Cost(shape["num_tokens"] * token_bytes, shape["num_tokens"] * token_flops)
-
-
-def _round_up_to_power_of_2(number: int) -> int:
-    """Round up to the next power of two."""
-    return 1 << (number - 1).bit_length()
 
 
 OP = SpanPlacement()

@@ -19,9 +19,7 @@ def swiglu_kernel(
     row_stride,
     BLOCK: tl.constexpr,
 ):
-    """Process BLOCK columns of a token, then those of the tokens that are a multiple of the number of programs further
-    on.
-    """
+    """Process BLOCK columns of a token, then those of the tokens the number of programs further on."""
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = column < ffn_size
     for token in range(tl.program_id(0).to(tl.int64), num_tokens, tl.num_programs(0)):

@@ -171,9 +171,7 @@ ADMITTED, WRONG, DOES_NOT_LAUNCH, FAILED_CARD = "admitted", "wrong", "does not l
 NOT_PROVED, NOT_TRIED = "the reference is too large", "not tried"
 
 Check = Callable[[Variant, Shape], float]
-"""Returns the error of a variant at a shape. Raises LaunchFailed, CardFailed, or MemoryError if the reference is too
-large.
-"""
+"""Returns the error of a variant at a shape. Raises LaunchFailed, CardFailed, or MemoryError for its reference."""
 
 
 class Admission:
@@ -196,9 +194,7 @@ class Admission:
         self._save = save
 
     def admit(self, variant: Variant, proofs: Sequence[Shape]) -> bool:
-        """Return whether a variant is correct at the proof shapes and prepared for the timer. A variant that was proved
-        is not proved again.
-        """
+        """Return whether a variant is correct at the proof shapes, once proved, and prepared for the timer."""
         known = self._outcomes.get(get_variant_key(variant))
         if known not in (None, ADMITTED):
             return False
@@ -212,7 +208,7 @@ class Admission:
         return self._record_outcome(variant, attempt) == ADMITTED
 
     def confirm(self, variant: Variant, shape: Shape) -> bool:
-        """Return whether an admitted variant is correct at one more shape. Raises MemoryError if this cannot be
+        """Return whether an admitted variant is correct at one more shape. Raises MemoryError if it cannot be
         checked.
         """
 
@@ -300,9 +296,7 @@ class Search:
     say: Callable[[str], None]
 
     def run(self) -> Winner:
-        """Return the winner and store it. An interrupted search resumes where it stopped. Raises NoCorrectVariant or
-        CardFailed.
-        """
+        """Find and store the winner, resuming an interrupted search. Raises NoCorrectVariant or CardFailed."""
         random = Random(self.seed)
         default = dict(self.target.op.default(self.target.shapes[0]))
         admission = self._make_admission()
@@ -333,9 +327,7 @@ class Search:
         return Admission(self.check, self.bound, self.timer.prepare, outcomes, save)
 
     def _order_variants(self, default: Variant, random: Random) -> list[Variant]:
-        """Return the default first and the others in random order, so that a search that ends early has tried a fair
-        sample.
-        """
+        """Return the default first and the others in random order: a search that ends early has tried a fair sample."""
         others = [variant for variant in self.variants if variant != default]
         random.shuffle(others)
         return [default, *others] if len(others) < len(self.variants) else others

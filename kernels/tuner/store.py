@@ -53,9 +53,7 @@ def _find_triton_files(op_name: str, package: Path) -> set[Path]:
 
 
 def _list_imports(text: str) -> list[str]:
-    """Return 'kernels.rope.kernel' for `from kernels.rope.kernel import rotate` and for `from kernels.rope import
-    kernel`.
-    """
+    """Return 'kernels.rope.kernel' for `from kernels.rope.kernel import f` and `from kernels.rope import kernel`."""
     names = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("kernels"):
@@ -360,9 +358,7 @@ def _load_winners(device: torch.device) -> Winners | None:
 
 
 def _load_valid_variants(store: Store, triton: str) -> dict[str, Variant]:
-    """Return the variants by key. Winners of another kernel or Triton version are skipped: their constants compile to
-    another program.
-    """
+    """Return the winning variants by key, except those measured with another kernel or Triton version."""
     try:
         found = store.read_winners()
     except StoreError as error:

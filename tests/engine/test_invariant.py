@@ -21,11 +21,11 @@ from engine.scheduler import SchedulerConfig
 from engine.types import GenerationRequest
 from engine.weights import load
 from kernels.attention import invariant_attention
-from kernels.attention.reference import naive_causal_attention as reference_attention
 from tests.engine.cores import PROMPT, Collected, drain
 from tests.engine.drafters import AlwaysWrong, Forking, Oracle, RandomDraft
 from tests.engine.test_lora import write_adapter
 from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
+from tests.kernels.naive import naive_causal_attention as reference_attention
 from tests.kernels.test_attention_blocked import scattered
 from tests.models import RealModel
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.accept import TopTokens, count_accepted, find_top_tokens, find_top_tokens_by_tile
-from kernels.accept import op as reference
+from tests.kernels.naive import naive_count_accepted, naive_top_tokens
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -37,14 +37,14 @@ def test_the_first_of_the_likeliest_and_the_next_one(
     """Small numbers of few kinds, so that ties are everywhere, zeros with either sign among them."""
     rows = [data.draw(st.lists(values, min_size=vocab_size, max_size=vocab_size)) for _ in range(num_rows)]
     logits = torch.tensor(rows).to(dtype)
-    check_same(find_top_tokens(logits), reference.naive_top_tokens(logits))
+    check_same(find_top_tokens(logits), naive_top_tokens(logits))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shift", [0.0, 30.0, -30.0])
 def test_rows_of_a_real_size(dtype: torch.dtype, shift: float) -> None:
     logits = (torch.randn(5, 5008, generator=torch.Generator().manual_seed(0)) * 4 + shift).to(dtype)
-    check_same(find_top_tokens(logits), reference.naive_top_tokens(logits))
+    check_same(find_top_tokens(logits), naive_top_tokens(logits))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -57,13 +57,13 @@ def test_a_row_with_a_nan_says_so(dtype: torch.dtype, place: int, bits: str) -> 
     logits[2, place] = nan if bits == "quiet" else torch.copysign(nan, torch.tensor(-1.0, dtype=dtype))
     found = find_top_tokens(logits)
     assert np.isnan(found.largest).tolist() == [False, False, True, False]
-    check_same(found, reference.naive_top_tokens(logits))
+    check_same(found, naive_top_tokens(logits))
 
 
 def test_rows_of_a_wider_tensor_are_read_where_they_lie() -> None:
     for dtype in DTYPES:
         logits = torch.randn(6, 50, generator=torch.Generator().manual_seed(0)).to(dtype)
-        check_same(find_top_tokens(logits[::2, 5:40]), reference.naive_top_tokens(logits[::2, 5:40]))
+        check_same(find_top_tokens(logits[::2, 5:40]), naive_top_tokens(logits[::2, 5:40]))
         assert torch.equal(logits, torch.randn(6, 50, generator=torch.Generator().manual_seed(0)).to(dtype))
 
 
@@ -88,13 +88,13 @@ def test_a_vocabulary_in_tiles_gives_what_all_of_it_gives(
         return give
 
     found = find_top_tokens_by_tile(torch.zeros(3, 4), [tile(part) for part in logits.split(sizes, dim=1)])
-    check_same(found, reference.naive_top_tokens(logits))
+    check_same(found, naive_top_tokens(logits))
     assert calls == [3] * len(sizes)
 
 
 @given(st.lists(st.integers(0, 2), max_size=9), st.lists(st.integers(0, 2), max_size=9))
 def test_a_draft_is_accepted_up_to_the_first_other_token(chosen: list[int], draft: list[int]) -> None:
-    assert count_accepted(np.array(chosen, dtype=np.intp), draft) == reference.naive_count_accepted(chosen, draft)
+    assert count_accepted(np.array(chosen, dtype=np.intp), draft) == naive_count_accepted(chosen, draft)
 
 
 def test_gaps_say_how_near_a_tie_a_choice_was() -> None:

@@ -15,6 +15,7 @@ from kernels.accept import AcceptOutput, Draws, TopTokens, accept, find_top_toke
 from kernels.accept import op as reference
 from kernels.accept.op import OP
 from kernels.op import is_interpreting
+from tests.kernels.naive import naive_top_tokens
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -78,7 +79,7 @@ def test_the_first_of_the_likeliest_and_the_next_one(
 ) -> None:
     for dtype in DTYPES:
         logits = a_few_values(6, vocab_size, generator).to(dtype)
-        check_same(found_in_parts(logits.to(device), parts), reference.naive_top_tokens(logits))
+        check_same(found_in_parts(logits.to(device), parts), naive_top_tokens(logits))
 
 
 @on_each_device
@@ -92,14 +93,14 @@ def test_a_row_with_a_nan_says_so(device: torch.device, dtype: torch.dtype, gene
     assert np.isnan(found.largest).tolist() == [True, True, True, False, True, False]
     assert found.token_ids.min() >= 0
     assert found.token_ids.max() < 400
-    check_same(found, reference.naive_top_tokens(logits))
+    check_same(found, naive_top_tokens(logits))
 
 
 @on_each_device
 def test_rows_of_a_wider_tensor_are_read_where_they_lie(device: torch.device, generator: torch.Generator) -> None:
     logits = torch.full((12, 50), torch.nan)
     logits[::2, 5:40] = a_few_values(6, 35, generator)
-    check_same(find_top_tokens(logits.to(device)[::2, 5:40]), reference.naive_top_tokens(logits[::2, 5:40]))
+    check_same(find_top_tokens(logits.to(device)[::2, 5:40]), naive_top_tokens(logits[::2, 5:40]))
     assert len(find_top_tokens(torch.zeros(0, 7, device=device)).token_ids) == 0
 
 

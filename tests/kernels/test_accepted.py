@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.accept import AcceptOutput, Draws, accept, find_top_tokens
-from kernels.accept import op as reference
+from tests.kernels.naive import naive_count_accepted
 
 
 def accepted(logits: torch.Tensor, draft: list[int], row_starts: list[int], draws: Draws | None = None) -> AcceptOutput:
@@ -29,7 +29,7 @@ def test_each_sequence_confirms_what_its_rows_choose(data: st.DataObject, sizes:
     token_ids = logits.argmax(-1).tolist()
     assert found.token_ids.tolist() == found.top_tokens.token_ids.tolist() == token_ids
     assert found.num_accepted.tolist() == [
-        reference.naive_count_accepted(token_ids[first:last], draft[first:last]) for first, last in pairwise(starts)
+        naive_count_accepted(token_ids[first:last], draft[first:last]) for first, last in pairwise(starts)
     ]
 
 

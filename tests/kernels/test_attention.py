@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from kernels.attention.cpu import sdpa_attention
-from kernels.attention.reference import make_causal_mask
-from kernels.attention.reference import naive_causal_attention as reference_attention
+from kernels.attention.types import make_causal_mask
+from tests.kernels.naive import naive_causal_attention as reference_attention
 
 CPU = torch.device("cpu")
 SHAPES = [  # num_tokens, seq_len, num_kv_heads, group, head_dim

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.attention import Run, Scratch, causal_attention, cpu
-from kernels.attention.reference import naive_causal_attention as reference_attention
+from tests.kernels.naive import naive_causal_attention as reference_attention
 
 BOUND = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 6e-3}
 """Of the error relative to float32's result; the last two are a few roundings of the dtype."""

@@ -7,7 +7,7 @@ import torch
 
 from kernels import attention
 from kernels.attention import Scratch, cpu
-from kernels.attention.reference import make_causal_mask
+from kernels.attention.types import make_causal_mask
 from tests.kernels.test_attention_blocked import check
 
 

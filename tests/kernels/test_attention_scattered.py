@@ -13,8 +13,8 @@ from torch import Tensor
 
 from kernels.attention import Run, Scratch, attention_at_positions, causal_attention, cpu
 from kernels.attention.cpu import Block
-from kernels.attention.reference import make_causal_mask
-from kernels.attention.reference import naive_attention_at_positions as reference_attention
+from kernels.attention.types import make_causal_mask
+from tests.kernels.naive import naive_attention_at_positions as reference_attention
 from tests.kernels.test_attention_blocked import BOUND, PoisonedScratch
 from tests.kernels.test_attention_blocked import scattered as in_runs
 

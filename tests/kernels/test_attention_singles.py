@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernels.attention import decode_attention
-from kernels.attention.reference import naive_causal_attention
+from tests.kernels.naive import naive_causal_attention
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.bfloat16, 6e-3)])

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from repo_cache.ignore import IgnoreRules
-from repo_cache.ignore_patterns import PatternFile
+from repo_cache.ignore import IgnoreRules, PatternFile
 
 NAMES = [
     "a",

@@ -1,9 +1,15 @@
-"""Naive causal grouped-query attention, which the fast versions are compared with, and masks."""
+"""Naive attention and top tokens, which the fast versions are compared with."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
+
+from kernels.accept import TopTokens
+from kernels.attention.types import make_causal_mask, make_position_mask
 
 
 def naive_causal_attention(query: Tensor, keys: Tensor, values: Tensor, window: int | None = None) -> Tensor:
@@ -37,16 +43,20 @@ def _attend_with_mask(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor)
     return torch.einsum("hts,hsd->thd", scores.softmax(dim=-1), wide_values).to(query.dtype)
 
 
-def make_causal_mask(num_tokens: int, seq_len: int, device: torch.device, window: int | None = None) -> Tensor:
-    """Return which keys each query sees: bool [num_tokens, seq_len], aligned to the bottom right.
+def naive_top_tokens(logits: Tensor) -> TopTokens:
+    """Find the top token of each row of logits [num_rows, vocab_size]; of equal logits the first."""
+    rows = [row.tolist() for row in logits.float()]
+    ids = [max(range(len(row)), key=lambda token_id: (row[token_id], -token_id)) for row in rows]
+    best = [
+        float("nan") if any(value != value for value in row) else row[at] for row, at in zip(rows, ids, strict=True)
+    ]
+    others = [max([*row[:at], *row[at + 1 :]], default=-float("inf")) for row, at in zip(rows, ids, strict=True)]
+    return TopTokens(np.array(ids, dtype=np.intp), np.array(best, dtype=np.float32), np.array(others, dtype=np.float32))
 
-    With a sliding window (Beltagy et al. 2020, arXiv 2004.05150) each row has at most `window` True, its own position
-    last.
-    """
-    mask = torch.ones(num_tokens, seq_len, dtype=torch.bool, device=device).tril(seq_len - num_tokens)
-    return mask if window is None else mask.triu(seq_len - num_tokens - window + 1)
 
-
-def make_position_mask(positions: Tensor, seq_len: int) -> Tensor:
-    """Return which keys each query sees, its own position included: bool [num_tokens, seq_len]."""
-    return torch.arange(seq_len, device=positions.device)[None, :] <= positions[:, None]
+def naive_count_accepted(token_ids: Sequence[int], draft: Sequence[int]) -> int:
+    """Count the tokens that agree before the first that does not."""
+    count = 0
+    while count < min(len(token_ids), len(draft)) and token_ids[count] == draft[count]:
+        count += 1
+    return count
