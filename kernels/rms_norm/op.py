@@ -67,11 +67,8 @@ class RmsNorm:
     def is_valid(self, variant: Variant, shape: Shape) -> bool:
         """Require no more numbers than registers hold and no idle threads; stages only in a persistent program."""
         num_threads, has_loop = 32 * variant["num_warps"], variant["PER_PROCESSOR"] > 0
-        fits = (
-            num_threads
-            <= max(variant["ROWS"] * round_up_to_power_of_2(shape["size"]), 32)
-            <= MAX_PER_THREAD * num_threads
-        )
+        num_numbers = variant["ROWS"] * round_up_to_power_of_2(shape["size"])
+        fits = num_threads <= max(num_numbers, 32) <= MAX_PER_THREAD * num_threads
         return fits and (has_loop or variant["num_stages"] == 1)
 
     def default(self, shape: Shape) -> Variant:
