@@ -1,14 +1,20 @@
-"""Attention: torch's fused kernel against the written-out one, and that against a loop without any mask."""
+"""Attention: torch's fused kernel, few queries and decodes, compared with the naive version, and that with a loop."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from torch import Tensor
 
+from kernels import attention
+from kernels.attention import Scratch, cpu, decode_attention
 from kernels.attention.cpu import sdpa_attention
 from kernels.attention.types import make_causal_mask
+from tests.kernels.naive import naive_causal_attention
 from tests.kernels.naive import naive_causal_attention as reference_attention
+from tests.kernels.test_attention_blocked import check
 
 CPU = torch.device("cpu")
 SHAPES = [  # num_tokens, seq_len, num_kv_heads, group, head_dim
@@ -102,3 +108,70 @@ def test_the_mask_is_aligned_to_the_bottom_right() -> None:
 
 def test_a_window_counts_the_query_itself() -> None:
     assert make_causal_mask(2, 4, CPU, window=2).tolist() == [[False, True, True, False], [False, False, True, True]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("window", [None, 700, 1300])
+@pytest.mark.parametrize("num_tokens", [1, 2, 5, 16])
+def test_many_keys(num_tokens: int, window: int | None, dtype: torch.dtype) -> None:
+    """The fused kernel goes by 32 rows and 512 keys: several of both, and parts of them, with hidden keys in some."""
+    torch.manual_seed(num_tokens)
+    for seq_len in (512, 1500):
+        check(num_tokens, seq_len, (2, 7, 64), window, dtype, (100,), cpu.few_query_attention)
+
+
+def test_one_bias_serves_all_lengths_and_none_serves_two_windows() -> None:
+    scratch = Scratch()
+    for num_tokens, seq_len, window in [(2, 9, None), (2, 600, None), (2, 9, 3), (3, 9, 3), (2, 50, None), (2, 9, 4)]:
+        hidden = scratch.get_bias(num_tokens, 3, window, seq_len, torch.float32) < 0
+        expected = ~make_causal_mask(num_tokens, seq_len, torch.device("cpu"), window)
+        assert torch.equal(hidden, expected.repeat_interleave(3, dim=0))
+
+
+def test_the_bias_of_a_length_is_part_of_a_longer_ones() -> None:
+    scratch = Scratch()
+    long = scratch.get_bias(3, 7, None, 500, torch.bfloat16)
+    assert scratch.get_bias(3, 7, None, 5, torch.bfloat16).data_ptr() == long[:, -5:].data_ptr()
+    assert scratch.get_bias(3, 7, None, 513, torch.bfloat16).shape == (21, 513)
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "seq_len", "few"),
+    [(1, 9, True), (1, 100_000, True), (2, 7000, True), (2, 7200, False), (16, 800, True), (17, 100, False)],
+)
+def test_few_tokens_go_to_the_fused_kernel(
+    monkeypatch: pytest.MonkeyPatch, num_tokens: int, seq_len: int, few: bool
+) -> None:
+    """With 7 heads to a KV head; one token always does."""
+    taken = []
+    monkeypatch.setattr(cpu, "few_query_attention", lambda *_: taken.append(True))
+    monkeypatch.setattr(cpu, "block_attention", lambda *_: taken.append(False))
+    keys = torch.empty(1, 2, 8).expand(seq_len, 2, 8)
+    attention.causal_attention(torch.empty(num_tokens, 14, 8), [(keys, keys)], Scratch())
+    assert taken == [few]
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.bfloat16, 6e-3)])
+@given(
+    lengths=st.lists(st.integers(1, 70), min_size=1, max_size=6),
+    heads=st.sampled_from([(1, 1, 8), (2, 7, 64), (3, 3, 64), (4, 1, 16)]),
+    seed=st.integers(0, 1 << 30),
+)
+@example(lengths=[1, 1, 1, 70, 1, 1], heads=(1, 1, 8), seed=63)
+def test_each_gets_what_it_gets_alone(
+    lengths: list[int], heads: tuple[int, int, int], seed: int, dtype: torch.dtype, bound: float
+) -> None:
+    num_kv_heads, group, head_dim = heads
+    random = torch.Generator().manual_seed(seed)
+    most = max(lengths)
+    query = torch.randn(len(lengths), num_kv_heads * group, head_dim, generator=random).to(dtype)
+    keys, values = torch.randn(2, len(lengths), most, num_kv_heads, head_dim, generator=random).to(dtype)
+    hidden = torch.arange(most)[None] >= torch.tensor(lengths)[:, None]
+    bias = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))[:, None, None]
+    actual = decode_attention(query, keys, values, bias)
+    for at, length in enumerate(lengths):
+        own_keys, own_values = (part[at, :length].transpose(0, 1).float() for part in (keys, values))
+        expected = naive_causal_attention(query[at : at + 1].float(), own_keys, own_values)
+        # Rounding is relative to the sum of the summands' sizes: a mean of 70 values may be near zero.
+        scale = naive_causal_attention(query[at : at + 1].float(), own_keys, own_values.abs())
+        assert float((actual[at] - expected[0]).norm() / scale.norm()) < bound
