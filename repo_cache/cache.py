@@ -50,12 +50,12 @@ class RepoCache:
         self._rescan_seconds = rescan_seconds
         self._rules = rules
         self._updating = threading.Lock()
-        """Held while the workspace looks at files."""
+        """Held during an update of the index."""
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         """From the watcher to the thread that updates the snapshot; None wakes it to end."""
         self._closed = False
         self._publishing = threading.Lock()
-        """Guards what is told: snapshots and notices come to all subscribers in one order."""
+        """Guards snapshot and notices, so that all subscribers get them in one order."""
         self._snapshot = workspace.snapshot
         self._subscriptions: set[Subscription] = set()
         self._notices: list[Notice] = []

@@ -133,7 +133,7 @@ class Database:
         damaged = not isinstance(error, OSError) and kind not in _OUT_OF_REACH
         if damaged and not self._rebuilt:
             self._rebuilt = True  # once: a disk that damages data is no place for a cache
-            logger.info("the store %s is damaged (%s) and made anew", self.path, error)
+            logger.info("the store %s is damaged (%s) and recreated", self.path, error)
             with suppress(OSError):
                 for suffix in ("", "-wal", "-shm"):
                     Path(f"{self.path}{suffix}").unlink(missing_ok=True)

@@ -132,7 +132,7 @@ INSTANCE_LIMIT = (
     "sudo sysctl fs.inotify.max_user_instances=512"
 )
 OVERFLOW = (
-    "more changes in {root} than the system's queue holds; the folder is scanned anew. If this is frequent: "
+    "more changes in {root} than the system's queue holds; the folder is scanned again. If this is frequent: "
     "sudo sysctl fs.inotify.max_queued_events=65536"
 )
 

@@ -44,9 +44,9 @@ def accept(logits: Tensor, draft: Tensor, row_starts: Tensor, draws: Draws | Non
 
 def _check(logits: Tensor, draft: Tensor, row_starts: Tensor, draws: Draws | None) -> None:
     if logits.dim() != 2 or logits.shape[1] == 0 or logits.stride(1) != 1:
-        raise ValueError(f"logits are [num_rows, vocab_size], rows without gaps, not {list(logits.shape)}")
+        raise ValueError(f"logits must be [num_rows, vocab_size] with contiguous rows, not {list(logits.shape)}")
     num_rows = len(logits)
     if draft.shape != (num_rows,) or row_starts.dim() != 1 or len(row_starts) == 0:
-        raise ValueError(f"{num_rows} rows have no draft {list(draft.shape)} and starts {list(row_starts.shape)}")
+        raise ValueError(f"{num_rows} rows do not fit draft {list(draft.shape)}, row_starts {list(row_starts.shape)}")
     if draws is not None and not draws.temperatures.shape == draws.numbers.shape == (num_rows,):
-        raise ValueError(f"{num_rows} rows do not draw {list(draws.temperatures.shape)} times")
+        raise ValueError(f"temperatures {list(draws.temperatures.shape)} do not fit {num_rows} rows")

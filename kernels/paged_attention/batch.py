@@ -28,7 +28,7 @@ class PagedBatch:
     `tree_starts[i]`.
     """
 
-    page_table: Tensor  # int32 [num_seqs, most_pages]; what is behind a sequence's last page is never read
+    page_table: Tensor  # int32 [num_seqs, most_pages]; entries after a sequence's last page are never read
     query_starts: Tensor  # int32 [num_seqs + 1]: the rows of sequence i are [query_starts[i], query_starts[i + 1])
     seq_lens: Tensor  # int32 [num_seqs]: places that hold keys
     key_ends: Tensor  # int32 [num_tokens]

@@ -66,7 +66,7 @@ def _check_tensors(query: Tensor, pool_keys: Tensor, pool_values: Tensor) -> Non
         raise ValueError(f"keys are {list(pool_keys.shape)} and values {list(pool_values.shape)}")
     num_heads, num_kv_heads = query.shape[1], pool_keys.shape[1]
     if num_kv_heads == 0 or num_heads == 0 or num_heads % num_kv_heads:
-        raise ValueError(f"{num_heads} query heads are no multiple of {num_kv_heads} KV heads")
+        raise ValueError(f"{num_heads} query heads are not a multiple of {num_kv_heads} KV heads")
     if query.shape[2] != pool_keys.shape[2]:
         raise ValueError(f"query heads are {query.shape[2]} wide and keys {pool_keys.shape[2]}")
     if not query.dtype == pool_keys.dtype == pool_values.dtype:
@@ -83,7 +83,7 @@ def _check_batch(query: Tensor, batch: PagedBatch, window: int | None) -> None:
             f"{list(batch.query_starts.shape)} and {list(batch.page_table.shape)}"
         )
     if batch.key_ends.shape != (num_tokens,):
-        raise ValueError(f"{num_tokens} rows have as many key_ends, not {list(batch.key_ends.shape)}")
+        raise ValueError(f"{num_tokens} rows need as many key_ends, not {list(batch.key_ends.shape)}")
     if batch.page_table.dim() != 2 or batch.page_table.shape[1] * batch.page_size < batch.max_seq_len:
         raise ValueError(
             f"max_seq_len is {batch.max_seq_len}, and page_table {list(batch.page_table.shape)} has pages of "
@@ -94,7 +94,7 @@ def _check_batch(query: Tensor, batch: PagedBatch, window: int | None) -> None:
     if batch.tree is not None and batch.tree_starts is not None:
         _check_tree(num_tokens, num_seqs, batch.tree, batch.tree_starts)
     if window is not None and window < 1:
-        raise ValueError(f"a window of {window} places shows nothing")
+        raise ValueError(f"a window must be at least 1, not {window}")
 
 
 def _check_tree(num_tokens: int, num_seqs: int, tree: Tensor, tree_starts: Tensor) -> None:
@@ -111,9 +111,9 @@ def _check_kernel_layout(query: Tensor, pool_keys: Tensor, pool_values: Tensor, 
     if query.dtype not in DTYPES:
         raise ValueError(f"the kernel takes {', '.join(map(str, DTYPES))}, not {query.dtype}")
     if head_dim < MIN_HEAD_DIM or head_dim & (head_dim - 1):
-        raise ValueError(f"the kernel takes heads of a power of two from {MIN_HEAD_DIM} on, not of {head_dim}")
+        raise ValueError(f"head_dim must be a power of two, at least {MIN_HEAD_DIM}, not {head_dim}")
     if query.stride(2) != 1 or pool_keys.stride(2) != 1 or pool_keys.stride() != pool_values.stride():
-        raise ValueError("the numbers of a head are neighbours, and keys and values are laid out alike")
+        raise ValueError("heads must be contiguous, and keys and values have the same strides")
     for name in ("page_table", "query_starts", "seq_lens", "key_ends", "tree_starts", "tree"):
         tensor = getattr(batch, name)
         wanted = torch.int64 if name == "tree" else torch.int32
@@ -122,7 +122,7 @@ def _check_kernel_layout(query: Tensor, pool_keys: Tensor, pool_values: Tensor, 
         if tensor.dtype != wanted or tensor.device != query.device:
             raise ValueError(f"{name} is {wanted} on {query.device}, not {tensor.dtype} on {tensor.device}")
         if tensor.numel() and (tensor.stride(-1) != 1 or (name == "tree" and not tensor.is_contiguous())):
-            raise ValueError(f"{name} is contiguous")
+            raise ValueError(f"{name} must be contiguous")
 
 
 LOG2_E = 1.4426950408889634

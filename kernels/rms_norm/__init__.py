@@ -19,7 +19,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -
     """
     _check(x, weight)
     if out is not None and (out.shape != x.shape or out.dtype != x.dtype):
-        raise ValueError(f"what comes of {list(x.shape)} {x.dtype} is not {list(out.shape)} {out.dtype}")
+        raise ValueError(f"out must be {list(x.shape)} {x.dtype}, not {list(out.shape)} {out.dtype}")
     if runs_triton(x):
         return _run(x, None, weight, eps, out)
     normed = naive_rms_norm(x, weight, eps)
@@ -33,7 +33,7 @@ def add_rms_norm(hidden: Tensor, delta: Tensor, weight: Tensor, eps: float) -> T
     """
     _check(hidden, weight)
     if delta.shape != hidden.shape or hidden.dim() != 2 or weight.dim() != 1 or delta.dtype != hidden.dtype:
-        raise ValueError(f"{list(delta.shape)} {delta.dtype} is not added to {list(hidden.shape)} {hidden.dtype}")
+        raise ValueError(f"{list(delta.shape)} {delta.dtype} cannot be added to {list(hidden.shape)} {hidden.dtype}")
     if runs_triton(hidden):
         return _run(hidden, delta, weight, eps, None)
     return naive_add_rms_norm(hidden, delta, weight, eps)
@@ -42,7 +42,7 @@ def add_rms_norm(hidden: Tensor, delta: Tensor, weight: Tensor, eps: float) -> T
 def _run(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, out: Tensor | None) -> Tensor:
     for each in (x, delta, weight, out):
         if each is not None and each.stride(-1) != 1 and each.shape[-1] > 1:
-            raise ValueError("the numbers of a row have to lie side by side")
+            raise ValueError("each row must be contiguous")
     normed: Tensor
     normed, *_ = OP.run({"x": x, "delta": delta, "weight": weight, "eps": eps, "out": out})
     return normed
@@ -50,6 +50,6 @@ def _run(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, out: Tenso
 
 def _check(x: Tensor, weight: Tensor) -> None:
     if not 2 <= x.dim() <= 3:
-        raise ValueError(f"rows or heads are normed, not {list(x.shape)}")
+        raise ValueError(f"x must have 2 or 3 dimensions, not {list(x.shape)}")
     if weight.shape not in (x.shape[-1:], x.shape[1:]):
         raise ValueError(f"a weight {list(weight.shape)} does not fit {list(x.shape)}")

@@ -63,10 +63,10 @@ def _check(
     if num_all != num_heads + 2 * num_kv_heads:
         raise ValueError(f"{num_all} heads are not {num_heads} queries and {num_kv_heads} keys and values")
     if not cos.shape == sin.shape == (num_tokens, head_dim // 2):
-        raise ValueError(f"angles {list(cos.shape)} and {list(sin.shape)} are not those of heads {list(heads.shape)}")
+        raise ValueError(f"angles {list(cos.shape)} and {list(sin.shape)} do not fit heads {list(heads.shape)}")
     if slots.shape != (num_tokens,):
-        raise ValueError(f"{num_tokens} tokens have slots {list(slots.shape)}")
+        raise ValueError(f"{num_tokens} tokens need as many slots, not {list(slots.shape)}")
     if not heads.dtype == pool_keys.dtype == pool_values.dtype:
         raise ValueError(f"heads are {heads.dtype}, the pools {pool_keys.dtype} and {pool_values.dtype}")
     if not all(each.is_contiguous() for each in (heads, cos, sin, slots, pool_keys, pool_values)):
-        raise ValueError("heads, angles, slots and pools have to be contiguous")
+        raise ValueError("heads, angles, slots and pools must be contiguous")

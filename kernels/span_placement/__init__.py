@@ -98,10 +98,10 @@ def _check(
     if not cos.shape == sin.shape == (num_tokens, row[1] // 2) or target_slots.shape != (num_tokens,):
         raise ValueError(
             f"{num_tokens} tokens of {list(row)} have angles {list(cos.shape)}, {list(sin.shape)} and "
-            f"{len(target_slots)} places"
+            f"{len(target_slots)} target slots"
         )
     if not all(each.is_contiguous() for each in (source_slots, cos, sin, target_slots)):
-        raise ValueError("slots and angles have to be contiguous")
+        raise ValueError("slots and angles must be contiguous")
     for each in (*keys, *values, *pool_keys, *pool_values):
         if each.shape[1:] != row or each.dtype != pool_keys[0].dtype or not each.is_contiguous():
             wanted = f"{list(row)}, {pool_keys[0].dtype}"

@@ -130,18 +130,18 @@ class StagingBuffers:
     def __init__(
         self,
         device: torch.device,
-        lane: CopyStream | None = None,
+        copy_stream: CopyStream | None = None,
         placer: Callable[[Inputs], object] = OP.run,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        """Allocate the buffers. `lane` is CUDA's own stream by default; `placer` places what is on the device."""
+        """Allocate the buffers. `copy_stream` is a CUDA stream by default; `placer` places what is on the device."""
         self._chunk_bytes = chunk_bytes
         self._placer = placer
         self._pinned, self._near = (
             [torch.empty(chunk_bytes, dtype=torch.uint8, **where) for _ in range(NUM_BUFFERS)]
             for where in ({"pin_memory": device.type == "cuda"}, {"device": device})
         )
-        self._lane: CopyStream = CudaCopyStream(device) if lane is None else lane
+        self._copy_stream: CopyStream = CudaCopyStream(device) if copy_stream is None else copy_stream
 
     def place(
         self,
@@ -162,9 +162,9 @@ class StagingBuffers:
             at = source_slots[chunk]
             shape = (2, len(keys), len(at), *keys[0].shape[1:])
             pinned, near = (_view_as(each[number], shape, keys[0].dtype) for each in (self._pinned, self._near))
-            self._lane.wait(number)
+            self._copy_stream.wait(number)
             _gather((*keys, *values), to_rows(at), pinned.flatten(0, 1))
-            self._lane.copy(number, pinned, near)
+            self._copy_stream.copy(number, pinned, near)
             inputs = {
                 "keys": near[0].unbind(),
                 "values": near[1].unbind(),
@@ -175,7 +175,7 @@ class StagingBuffers:
                 "pool_values": pool_values,
                 "target_slots": target_slots[chunk],
             }
-            self._lane.run_after_copy(number, partial(self._placer, inputs))
+            self._copy_stream.run_after_copy(number, partial(self._placer, inputs))
 
     def _count_tokens_per_chunk(self, keys: Sequence[Tensor]) -> int:
         token_bytes = 2 * sum(each[0].nbytes for each in keys)

@@ -16,11 +16,11 @@ def swiglu(gate_up: Tensor) -> Tensor:
     Rows of gate_up may have gaps between them.
     """
     if gate_up.dim() != 2 or gate_up.shape[1] % 2:
-        raise ValueError(f"a gate and as much to be gated are [num_tokens, 2 * ffn_size], not {list(gate_up.shape)}")
+        raise ValueError(f"gate_up must be [num_tokens, 2 * ffn_size], not {list(gate_up.shape)}")
     if not runs_triton(gate_up):
         return naive_swiglu(gate_up)
     if gate_up.stride(1) != 1:
-        raise ValueError("the numbers of a row have to lie side by side")
+        raise ValueError("each row must be contiguous")
     out: Tensor
     (out,) = OP.run({"gate_up": gate_up})
     return out

@@ -209,7 +209,7 @@ def _parse_timing(raw: Mapping[str, Any]) -> Timing:
 
 def _parse_sizes(raw: Mapping[str, Any]) -> dict[str, int]:
     if not all(type(value) is int for value in raw.values()):
-        raise ValueError(f"{raw!r} has values that are no whole numbers")
+        raise ValueError(f"{raw!r} has values that are not integers")
     return dict(raw)
 
 

@@ -154,14 +154,14 @@ def test_a_launch_fits_the_shared_memory_of_its_card() -> None:
 BROKEN: dict[str, dict[str, Any]] = {
     "query is": {"query": torch.zeros(3, 32)},
     "keys are": {"pool_values": torch.zeros(8, 1, 16)},
-    "no multiple": {
+    "not a multiple": {
         "query": torch.zeros(3, 3, 16),
         "pool_keys": torch.zeros(64, 2, 16),
         "pool_values": torch.zeros(64, 2, 16),
     },
     "heads are": {"query": torch.zeros(3, 2, 32)},
     "query is torch.float16": {"query": torch.zeros(3, 2, 16, dtype=torch.float16)},
-    "a window of 0": {"window": 0},
+    "a window must be at least 1": {"window": 0},
 }
 BROKEN_BATCHES: dict[str, dict[str, Any]] = {
     "query_starts is": {"query_starts": torch.zeros(3, dtype=torch.int32)},

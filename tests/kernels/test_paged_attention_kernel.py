@@ -212,7 +212,7 @@ def test_what_the_kernel_does_not_take_is_an_error(device: torch.device) -> None
     for part, message in (
         ({name: inputs[name].double() for name in ("query", "pool_keys", "pool_values")}, "the kernel takes"),
         ({name: inputs[name][..., :12] for name in ("query", "pool_keys", "pool_values")}, "power of two"),
-        ({"pool_values": wide}, "neighbours"),
+        ({"pool_values": wide}, "must be contiguous"),
         ({"batch": replace(inputs["batch"], key_ends=inputs["batch"].key_ends.long())}, "key_ends is torch.int32"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -194,7 +194,7 @@ def test_the_default_is_a_variant_of_the_space(shape: Shape) -> None:
     [
         ({"values": [torch.zeros(9, 2, 64)]}, "2 and 1 layers"),
         ({"cos": torch.zeros(5, 64)}, "angles"),
-        ({"target_slots": torch.arange(4)}, "4 places"),
+        ({"target_slots": torch.arange(4)}, "4 target slots"),
         ({"sin": torch.zeros(1, 32).expand(5, 32)}, "slots and angles"),
         ({"keys": [torch.zeros(9, 2, 64).half()] * 2}, "torch.float16, are not contiguous rows"),
         ({"pool_values": [torch.zeros(9, 2, 128)[..., ::2]] * 2}, "are not contiguous rows"),
