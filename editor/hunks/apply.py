@@ -1,7 +1,7 @@
 """Applies ordered hunks to a file, all or none, or refuses them with reasons.
 
-The lines of a hunk must stand in the file on some rung of the ladder (`locate.py`). `locate.py` decides where
-they stand in several places, `locate.py` tells whose result stands there already, `apply.py` says what is wrong.
+The lines of a hunk must stand in the file on some rung of the ladder. `locate.py` chooses among several places and
+finds hunks whose result stands in the file already. This module merges, or says what is wrong.
 Hunks that stand in one place each need not be in order (models mix them up), but must not overlap.
 
 Certain without lines to look for: an insertion into an empty file, or at the end where the hunk says 'end of file'. Not

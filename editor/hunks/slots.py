@@ -116,7 +116,7 @@ _CONTINUES = re.compile(r"[{})\]#/*;,]")
 
 
 class Scopes:
-    """Tells for the lines of one file which places lie inside given scopes."""
+    """Finds which lines of one file lie inside given scopes."""
 
     def __init__(self, index: LineIndex) -> None:
         self._index = index
@@ -178,7 +178,7 @@ class Scopes:
         return tuple(sorted(at for at in alike if longer.match(keys[at])))
 
     def _get_end(self, at: int) -> int:
-        """Return the line behind the last one that belongs to what line `at` opens."""
+        """Return the line after the last one of the block that line `at` opens."""
         if at not in self._end_of:
             self._end_of[at] = self._find_end(at)
         return self._end_of[at]
@@ -205,19 +205,12 @@ class Scopes:
         return len(lines)
 
 
-def _begins_with(key: str, sought: str) -> bool:
-    """Tell whether a line begins with a scope, and goes on with no other character of its last word."""
-    is_word = sought[-1].isalnum() or sought[-1] == "_"
-    behind = key[len(sought) : len(sought) + 1]
-    return key.startswith(sought) and not (is_word and (behind.isalnum() or behind == "_"))
-
-
 def _measure_width(line: str) -> int:
     return len(get_indent(line).expandtabs(_TAB))
 
 
 class Target:
-    """One text; every run of lines is looked for once."""
+    """A text to apply hunks to; the places of every run of lines are found only once."""
 
     def __init__(self, original: str, language: str | None = None) -> None:
         lines = original.split("\n")
@@ -246,7 +239,7 @@ class Target:
 
 
 def build_splice(target: Target, slot: Slot, start: int) -> tuple[Splice | None, str]:
-    """Return what a hunk writes at one of its places, and what is in doubt about it; None if nothing can be written.
+    """Return the splice of a hunk at one of its places, and a doubt about it; None if nothing can be written.
 
     Context is left out: hunks may share lines of it.
     """

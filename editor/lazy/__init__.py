@@ -1,1 +1,1 @@
-"""Lazy snippets merged: certain where nothing can be lost, ranked readings elsewhere."""
+"""Merges lazy snippets by rule, where no line can be lost; `editor.reader` reads the rest."""

@@ -8,9 +8,8 @@ Lines that stand in many places (`return result`) leave it open where a block en
 a snippet that consists of complete definitions is merged for certain if each is bound and only gains lines, or has
 fields changed in place. Whatever would take a line away is left to `editor/reader/`.
 
-Every block has to be anchored (`editor/lazy/merge.py`). A snippet that would take a line away, or whose lines stand
-in another order, may mean to delete, to move, or just be careless: its readings are given as candidates
-(`editor/reader/`), for a model to choose from.
+Every block has to be anchored. A snippet that would take a line away, or whose lines stand in another order, may mean
+to delete or to move, or may be careless: `editor/reader/` gives its readings as candidates.
 """
 
 from __future__ import annotations
@@ -329,7 +328,7 @@ def _is_unchanged(lines: list[str], placement: Placement) -> bool:
 
 
 def find_unclear_line(lines: list[str], sketch: Sketch) -> str:
-    """Say which line of a snippet or of the file may be a note, a placeholder or of another format; "" for none."""
+    """Return a reason if a line of the snippet or file may be a note, a placeholder or another format; else ""."""
     stands = {line.strip() for line in lines}
     for line in lines:
         if is_placeholder(line):
@@ -345,7 +344,7 @@ def find_unclear_line(lines: list[str], sketch: Sketch) -> str:
 
 
 def _merge_whole(lines: list[str], block: tuple[str, ...]) -> list[str]:
-    """Read a snippet without placeholders: sure only if all lines of the file are in it, so none can be lost."""
+    """Merge a snippet without placeholders; raise `DoubtError` unless it holds all lines of the file."""
     if not any(line.strip() for line in lines):
         return list(block)
     trimmed = list(_strip_blank_lines(block))

@@ -1,7 +1,7 @@
-"""A text as a forest of units: runs of lines that belong together, told by indentation, brackets and definitions.
+"""Parses a text into a forest of units: lines that belong together by indentation, brackets or definitions.
 
 A unit is a line with all deeper lines below it and the lines that continue it at its own indentation (closing brackets,
-`else`, `</div>`). Comments and decorators directly above belong to it (`core` is the first line behind them). Units
+`else`, `</div>`). Comments and decorators directly above belong to it (`core` is the first line after them). Units
 nest as the text does; blank lines belong to none. It works on a fragment as on a file, without a grammar as with one:
 where the grammar names a definition, its unit reaches as far and bears the name.
 """
@@ -69,7 +69,7 @@ def is_comment(line: str) -> bool:
 
 
 class _Builder:
-    """Parts one text into units; `symbols` are the definitions by the line of their name."""
+    """Splits one text into units; `symbols` are the definitions by the line of their name."""
 
     def __init__(self, lines: Sequence[str], markers: frozenset[int], symbols: Mapping[int, Symbol]) -> None:
         self.lines = lines

@@ -1,4 +1,4 @@
-"""The lines of the file that a shown line can match or replace, by text and by definition."""
+"""Finds the lines of the file that a shown line can match or replace, by text and by definition."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class FileLines:
         return len(self.keys)
 
     def compute_weight(self, key: str) -> float:
-        """Return how much it tells that a line is shown."""
+        """Return the weight of a shown line: how well it tells its place."""
         if not _WORD.search(key):
             return 0.3
         many = log2(max(1, len(self.places.get(key, ()))))
@@ -108,7 +108,7 @@ class FileLines:
 
     @cached_property
     def survey(self) -> Survey | None:
-        """What the grammar says of the file."""
+        """The definitions and errors that the grammar finds in the file."""
         return survey(self.text, self.language)
 
     @cached_property
@@ -210,7 +210,7 @@ class Snippet:
         self._shift_to_named(file)
 
     def _shift_to_named(self, file: FileLines) -> None:
-        """Move fences of which no line stands in the file to the depth of the definition that they go beside."""
+        """Shift fences of which no line stands in the file to the depth of the definition next to which they go."""
         beside = [
             first
             for first, _, name in file.definitions

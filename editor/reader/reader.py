@@ -1,4 +1,4 @@
-"""The readings of a lazy snippet: the whole texts that it may mean, best first, with how likely the first is right.
+"""Finds the readings of a lazy snippet: the whole texts that it may mean, best first, each with a confidence.
 
 `find_readings` aligns the snippet with the file and keeps the texts that the accounting check allows. `rank_readings`
 sorts them by learned weights, which stand in `weights.json`:
@@ -216,7 +216,7 @@ def find_readings(
 
 
 def _explain_draft(file: FileLines, draft: Draft) -> str:
-    """Return what a draft changes, in a few words."""
+    """Describe in a few words what a draft changes."""
     changes: Counter[str] = Counter(step.kind for step in draft.path.steps)
     told = [
         f"{changes[kind]} {word}"
@@ -259,13 +259,13 @@ class ReadingRanker:
         return np.asarray(powers / (powers.sum() + np.exp(self.none - top)), dtype=np.float64)
 
     def calibrate(self, probability: float) -> float:
-        """Return how often a reading of this probability is right."""
+        """Return the share of readings with this probability that are right."""
         if not self.points:
             return probability
         return float(np.interp(probability, [x for x, _ in self.points], [y for _, y in self.points]))
 
     def find_certainty(self, reading: Reading) -> ReadingCertainty | None:
-        """Return how sure an answer a reading is; None where it is below all bars, or assumes too much."""
+        """Return the certainty of a reading as an answer; None if it is below all bars or assumes too much."""
         may_be = limit_certainties(reading.features)
         return next((name for name, least in self.bars if name in may_be and reading.share >= least), None)
 
@@ -283,7 +283,7 @@ def load_ranker() -> ReadingRanker:
 
 
 def rank_readings(found: Sequence[Reading], ranker: ReadingRanker) -> list[Reading]:
-    """Return readings likeliest first, with their probabilities, without those that are far behind the first.
+    """Return readings likeliest first, with their probabilities, without those far less likely than the first.
 
     Those that break the syntax are left out where others do not.
     """

@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 
 Run = Sequence[Row]
-"""Rows of a result one below the other: shown ones, or lines of the file that it does not show and that stay."""
+"""Consecutive rows of a result: all shown by the snippet, or all unshown lines of the file that stay."""
 
 
 def build_runs(
@@ -71,7 +71,7 @@ def _list_file_rows(file: FileLines) -> list[Row]:
 
 
 def has_own_shift(snippet: Snippet, runs: Sequence[Run]) -> bool:
-    """Tell whether a shown line stands at another depth than the most lines of its fence would have it at."""
+    """Tell whether a shown line is shifted by other columns than most lines of its fence."""
     return any(
         row.item is not None
         and measure_indent(row.text) != snippet.compute_width(row.item)
@@ -84,7 +84,7 @@ def has_own_shift(snippet: Snippet, runs: Sequence[Run]) -> bool:
 def _render_block(
     file: FileLines, snippet: Snippet, block: Sequence[tuple[int | None, int]], *, by_hunk: bool
 ) -> list[Row]:
-    """Return the rows of shown lines side by side, all moved by as much.
+    """Return the rows of consecutive shown lines, all shifted by the same columns.
 
     The outermost lines tell how far: an edit that wraps or unwraps code shows the inner ones at another depth.
     """
@@ -107,7 +107,7 @@ def _render_block(
 
 
 def _find_shift(file: FileLines, snippet: Snippet, block: Sequence[tuple[int | None, int]], hunk: int) -> int:
-    """Return by how many columns the outermost lines of a block that stand in the file are moved there."""
+    """Return the columns by which the outermost lines of a block are shifted in the file."""
     shifts: Counter[int] = Counter()
     outermost = min((snippet.items[item].width for line, item in block if line is not None), default=0)
     for line, item in block:
@@ -169,7 +169,7 @@ def _list_blank_sources(file: FileLines, above: Row, row: Row) -> list[int]:
 
 
 def _find_blanks_above_kept(file: FileLines, snippet: Snippet, above: Row, line: int) -> Sequence[str]:
-    """Return the blank lines above a line of the file behind a gap or a change."""
+    """Return the blank lines above a line of the file after a gap or a change."""
     own = file.above[line]
     if above.line is not None:
         gone = file.above[above.line + 1] if line > above.line else []
@@ -182,7 +182,7 @@ def _find_blanks_above_kept(file: FileLines, snippet: Snippet, above: Row, line:
 
 
 def _find_blanks_above_new(file: FileLines, snippet: Snippet, above: Row, row: Row) -> Sequence[str]:
-    """Return the blank lines above a new line behind a gap."""
+    """Return the blank lines above a new line after a gap."""
     assert row.item is not None
     shown = snippet.items[row.item]
     if above.line is None:
