@@ -24,7 +24,7 @@ from agent_runtime.quotas import TenantLimits, Tenants
 from agent_runtime.server.dependencies import Service
 from agent_runtime.telemetry.metrics import Metering
 from agent_runtime.workspace.registry import WorkspaceRegistry
-from engine.device import device_named
+from engine.device import resolve_device
 from engine.engine_config import EngineConfig
 from engine.errors import DeviceError
 from engine.reuse.idle_queue import AuditConfig
@@ -99,7 +99,7 @@ def _load(files: ModelFiles, settings: ModelSettings, options: LoadOptions, prog
 def _device(options: LoadOptions) -> torch.device:
     """Raises BadRequest where it is not there, or does not do what else is asked for."""
     try:
-        device = device_named(options.device)
+        device = resolve_device(options.device)
     except DeviceError as error:
         raise BadRequest(str(error), field="device") from error
     if device.type != "cpu" and options.quantize is not None:

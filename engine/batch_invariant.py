@@ -1,8 +1,8 @@
 """A decoder whose result for a token does not depend on the rest of the batch.
 
-Plain products differ in their last bits with the number of rows: a library takes another kernel, or cuts the sums
-otherwise. Here every operation on rows is made for ROWS of them at a time, padded, so that all have one shape; and
-attention is `invariant_attention`. A speculative run then equals a plain one bit for bit, in bfloat16 too.
+Plain products differ in their last bits with the number of rows: a library takes another kernel, or splits the sums
+otherwise. Here every operation on rows is done for ROWS of them at a time, padded, so that all have one shape; and
+attention is `invariant_attention`. A speculative run then equals a plain one bit for bit, also in bfloat16.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.decoder import Batch, Decoder, KVStore, Pass, runs_of
+from engine.decoder import Batch, Decoder, ForwardContext, KVStore, find_ranges
 from engine.layers import AdapterRows, ProjectionKind
 from kernels.accept import TopTokens, find_top_tokens_by_tile
 from kernels.attention import invariant_attention, truncate_runs
 from kernels.rms_norm import rms_norm
 
 ROWS = 16
-"""Rows of every product: few enough for a single token, enough to read the weights of a long prompt seldom."""
+"""Rows of every product: few enough for a single token, enough to read the weights seldom in a long prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class _AdapterPiece(AdapterRows):
-    """Updates are computed for all rows of a piece, and added to those of their adapter: one shape, too."""
+    """Computes updates for all rows of a piece and adds them to the rows of their adapter, so that all
+    have one shape.
+    """
 
     def apply(self, kind: ProjectionKind, layer: int, x: Tensor, out: Tensor) -> None:
         """As `AdapterRows.apply`."""
@@ -40,7 +42,7 @@ class _AdapterPiece(AdapterRows):
 
 @dataclass(frozen=True, slots=True)
 class _Neighbours:
-    """Rows of the batch's sequence `at` that stand side by side, the last one before position `end`."""
+    """Rows of the batch's sequence `at` with neighbouring positions, the last one before position `end`."""
 
     at: int
     rows: slice
@@ -48,10 +50,10 @@ class _Neighbours:
     is_part: bool
 
 
-def _neighbours(batch: Batch) -> list[_Neighbours]:
+def _find_neighbours(batch: Batch) -> list[_Neighbours]:
     found = []
     for at, (first, last) in enumerate(batch.ranges):
-        runs = runs_of(batch.positions[first:last].tolist())
+        runs = find_ranges(batch.positions[first:last].tolist())
         row = first
         for start, end in runs:
             found.append(_Neighbours(at, slice(row, row + end - start), end, len(runs) > 1))
@@ -60,7 +62,7 @@ def _neighbours(batch: Batch) -> list[_Neighbours]:
 
 
 class InvariantDecoder(Decoder):
-    """The same weights, scratch memory and results, up to their last bits, as the decoder it is made of."""
+    """A decoder with the same weights, scratch memory and results, up to their last bits, as the given one."""
 
     def __init__(self, decoder: Decoder) -> None:
         self.__dict__.update(decoder.__dict__)
@@ -74,44 +76,45 @@ class InvariantDecoder(Decoder):
         hidden = F.embedding(F.pad(batch.token_ids, missing), self.weights.embedding)
         positions = F.pad(batch.positions, missing)
         pieces = [slice(first, first + ROWS) for first in range(0, len(hidden), ROWS)]
-        passes = [self._pass_of(piece, positions[piece], batch, kv) for piece in pieces]
-        neighbours = _neighbours(batch)
+        contexts = [self._build_context(piece, positions[piece], batch, kv) for piece in pieces]
+        neighbours = _find_neighbours(batch)
         for index, layer in enumerate(self.weights.layers):
             parts = [
-                self._heads(index, layer, hidden[piece], pass_) for piece, pass_ in zip(pieces, passes, strict=True)
+                self._project_heads(index, layer, hidden[piece], context)
+                for piece, context in zip(pieces, contexts, strict=True)
             ]
             query, keys, values, before_rope = (torch.cat(each) for each in zip(*parts, strict=True))
             kv.write(index, keys[:num_tokens], values[:num_tokens])
             if batch.recorder is not None:
                 batch.recorder.write(index, before_rope[:num_tokens], values[:num_tokens])
-            attended = self._attended(index, query, neighbours, kv)
-            for piece, pass_ in zip(pieces, passes, strict=True):
-                hidden[piece] += pass_.project("attention_out", index, layer.attention_out, attended[piece])
-                hidden[piece] += self._feed_forward(index, layer, hidden[piece], pass_)
+            attended = self._attend_rows(index, query, neighbours, kv)
+            for piece, context in zip(pieces, contexts, strict=True):
+                hidden[piece] += context.project("attention_out", index, layer.attention_out, attended[piece])
+                hidden[piece] += self._feed_forward(index, layer, hidden[piece], context)
         normed = [rms_norm(hidden[piece], self.weights.final_norm, eps) for piece in pieces]
         return torch.cat(normed)[:num_tokens]
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """As `Decoder.logits`."""
-        return _in_pieces(self.weights.lm_head, hidden)
+        return _apply_by_piece(self.weights.lm_head, hidden)
 
     @torch.inference_mode()
     def likeliest(self, hidden: Tensor) -> TopTokens:
         """As `Decoder.likeliest`."""
-        return find_top_tokens_by_tile(hidden, [partial(_in_pieces, tile) for tile in self.weights.lm_head_tiles])
+        return find_top_tokens_by_tile(hidden, [partial(_apply_by_piece, tile) for tile in self.weights.lm_head_tiles])
 
-    def _pass_of(self, piece: slice, positions: Tensor, batch: Batch, kv: KVStore) -> Pass:
-        """What concerns the rows of one piece; it looks back for itself."""
+    def _build_context(self, piece: slice, positions: Tensor, batch: Batch, kv: KVStore) -> ForwardContext:
+        """Return the context of the rows of one piece, without attention, which is done for all rows."""
         cut = [
             (adapter, max(start, piece.start) - piece.start, min(end, piece.stop) - piece.start)
             for adapter, start, end in batch.adapters.ranges
             if start < piece.stop and end > piece.start
         ]
-        return Pass((), self._cos[positions], self._sin[positions], kv, _AdapterPiece(tuple(cut)))
+        return ForwardContext((), self._cos[positions], self._sin[positions], kv, _AdapterPiece(tuple(cut)))
 
-    def _attended(self, index: int, query: Tensor, neighbours: Sequence[_Neighbours], kv: KVStore) -> Tensor:
-        """What each row finds in its own sequence, [num_rows, num_heads * head_dim]; padding finds nothing."""
+    def _attend_rows(self, index: int, query: Tensor, neighbours: Sequence[_Neighbours], kv: KVStore) -> Tensor:
+        """Return the attention output of each row, [num_rows, num_heads * head_dim]; padding gets zeros."""
         out = torch.zeros_like(query)
         for each in neighbours:
             runs = truncate_runs(kv.runs(index, each.at), each.end) if each.is_part else kv.runs(index, each.at)
@@ -119,7 +122,7 @@ class InvariantDecoder(Decoder):
         return out.view(len(query), -1)
 
 
-def _in_pieces(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """What a function of rows gives, ROWS at a time."""
+def _apply_by_piece(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """Apply a function of rows to ROWS of them at a time, padded."""
     padded = F.pad(rows, (0, 0, 0, -len(rows) % ROWS))
     return torch.cat([function(padded[first : first + ROWS]) for first in range(0, len(padded), ROWS)])[: len(rows)]

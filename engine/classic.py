@@ -1,4 +1,4 @@
-"""The engine as a loop that its user turns: add requests, step until nothing is pending, read what finished."""
+"""The engine as a loop that its caller drives: add requests, step until nothing is pending, read what finished."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from engine.types import GenerationRequest, Output
 
 
 class Tokenizer(Protocol):
-    """What prompts that are text need; ids in, ids out goes without encoding."""
+    """The tokenizer for prompts that are text; token id prompts need only `token_bytes`."""
 
     def encode(self, text: str) -> Sequence[int]:
-        """The token ids of a text."""
+        """Return the token ids of a text."""
         ...
 
     def token_bytes(self) -> Sequence[bytes]:
-        """What each token id stands for, by id."""
+        """Return the bytes of each token, by id."""
         ...
 
 
 class ContinuousBatchingEngine:
-    """Up to `max_batch_size` sequences of up to `max_seq_len` tokens at once; a new one joins as soon as one leaves.
+    """Runs up to `max_batch_size` sequences of up to `max_seq_len` tokens; a new one joins as soon as one leaves.
 
-    For one thread, without any of its own; `Engine` is the same for many callers. KV memory is for a full batch of full
-    sequences, taken at once, so nobody loses it to another.
+    For one thread, without a thread of its own; `Engine` is the same for many callers. The KV memory holds a full batch
+    of full sequences and is allocated at the start, so no sequence is preempted.
     """
 
     def __init__(
         self, model: Decoder, tokenizer: Tokenizer, device: torch.device | str, max_batch_size: int, max_seq_len: int
     ) -> None:
-        """Raises ValueError where the model is on another device or a size is below 1, EngineError without memory."""
+        """Raises ValueError if the model is on another device or a size is below 1, EngineError if memory is short."""
         wanted, actual = torch.device(device), model.weights.device
         if wanted.type != actual.type or wanted.index not in (None, actual.index):
             raise ValueError(f"the model is on {actual}, not on {wanted}; load it there, or give its device")
@@ -51,26 +51,26 @@ class ContinuousBatchingEngine:
 
     @property
     def scheduler(self) -> Scheduler:
-        """Who waits and who runs: `scheduler.has_pending_work()` says whether a step would do anything."""
+        """The scheduler: `scheduler.has_pending_work()` says whether a step would do anything."""
         return self._core.scheduler
 
     def add_request(self, request: GenerationRequest) -> int:
-        """Take a request, its prompt token ids or text, and return the id that its result will carry.
+        """Add a request, whose prompt is token ids or text, and return the id that its result will carry.
 
-        Text is encoded as it is: a chat template is its sender's part. Raises RequestError, DoesNotFit or QueueFull,
-        and what the tokenizer raises.
+        Text is encoded as it is; the caller applies a chat template. Raises RequestError, DoesNotFit or QueueFull, and
+        what the tokenizer raises.
         """
         if isinstance(request.prompt, str):
             request = replace(request, prompt=self.tokenizer.encode(request.prompt))
         return self._core.add(request)
 
     def cancel(self, request_id: int) -> None:
-        """Take a request back in any state; its memory is free at once."""
+        """Cancel a request in any state and free its memory."""
         self._core.cancel(request_id)
 
     def step(self) -> list[Output]:
-        """One pass of the model over all that run; returns those that it ended, each with its `result` or its `error`.
+        """Run one pass over all running sequences and return those that ended, each with its `result` or its `error`.
 
-        Every request of `add_request` that is not taken back is in what exactly one step returns.
+        Every request that is not cancelled is returned by exactly one step.
         """
         return [output for output in self._core.step() if output.result is not None or output.error is not None]

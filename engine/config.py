@@ -1,7 +1,7 @@
-"""The shape of a decoder, one config for every supported family, with its rotary frequencies.
+"""The shape of a decoder: one config for every supported family, with its rotary frequencies.
 
-Every supported scheme divides each frequency by a number of its own, whatever the length of the sequence. A config
-holds those divisors, so the decoder knows no schemes. Example: `linear` by 4 with heads of 8 is (4, 4, 4, 4).
+Every supported RoPE scaling divides each frequency by a number of its own, whatever the length of the sequence. A
+config holds these divisors, so the decoder knows no schemes. Example: `linear` by 4 with heads of 8 is (4, 4, 4, 4).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ DEFAULT_THETA = 10000.0
 
 
 def rope_theta(raw: Mapping[str, Any]) -> float:
-    """The base of the frequencies in a `config.json`; where it stands depends on the version of transformers."""
+    """Return the base of the frequencies in a `config.json`; its key depends on the version of transformers."""
     return float(_parameters(raw).get("rope_theta") or raw.get("rope_theta") or DEFAULT_THETA)
 
 
 def rope_divisors(raw: Mapping[str, Any], head_dim: int) -> tuple[float, ...] | None:
-    """What a `config.json` divides each of the `head_dim // 2` frequencies by; None where it scales nothing.
+    """Return the divisor of each of the `head_dim // 2` frequencies in a `config.json`; None if it scales nothing.
 
-    Raises WeightsError on a scheme that is not supported, KeyError on a number that is missing.
+    Raises WeightsError for a scheme that is not supported, KeyError if a number is missing.
     """
     scaling = _parameters(raw)
     if float(raw.get("partial_rotary_factor") or scaling.get("partial_rotary_factor") or 1.0) != 1.0:
@@ -46,8 +46,8 @@ def rope_divisors(raw: Mapping[str, Any], head_dim: int) -> tuple[float, ...] | 
     )
 
 
-def scaling_to_hf(divisors: tuple[float, ...], max_positions: int) -> dict[str, Any]:
-    """The `rope_scaling` that gives these divisors at every length, here and in transformers."""
+def build_rope_scaling(divisors: tuple[float, ...], max_positions: int) -> dict[str, Any]:
+    """Return the `rope_scaling` that gives these divisors at every length, here and in transformers."""
     return {
         "rope_type": "longrope",
         "short_factor": list(divisors),
@@ -59,12 +59,12 @@ def scaling_to_hf(divisors: tuple[float, ...], max_positions: int) -> dict[str, 
 
 
 def _parameters(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Transformers 5 writes `rope_parameters`, and lets the `rope_scaling` of earlier versions go before it."""
+    """Return the RoPE parameters: `rope_scaling`, which goes first in transformers 5, or `rope_parameters`."""
     return raw.get("rope_scaling") or raw.get("rope_parameters") or {}
 
 
 def _llama3(raw: Mapping[str, Any], scaling: Mapping[str, Any], head_dim: int) -> tuple[float, ...]:
-    """Llama 3.1's: slow waves by `factor`, quick ones not at all, those between in proportion."""
+    """Return Llama 3.1's divisors: slow waves by `factor`, quick ones not at all, those between in proportion."""
     factor, slow, quick = (float(scaling[key]) for key in ("factor", "low_freq_factor", "high_freq_factor"))
     key = "original_max_position_embeddings"
     original = float(raw.get(key) or scaling.get(key) or raw["max_position_embeddings"])
@@ -100,7 +100,7 @@ ARCHITECTURES = {
 """Hugging Face's architecture names that this decoder runs, and its `model_type` for each."""
 
 MISTRAL_WINDOW = 4096
-"""What transformers takes where a Mistral's `config.json` does not speak of its window."""
+"""The window that transformers takes if a Mistral's `config.json` has none."""
 
 REFUSED = {
     "use_sliding_window": "sliding-window attention in a part of the layers",
@@ -123,7 +123,7 @@ LARGEST = {
     "rms_norm_eps": 1.0,
     "sliding_window": 1 << 24,
 }
-"""Far beyond any model: what is larger, or not above 0, was read from a damaged file."""
+"""Limits far beyond any model: a larger value, or one not above 0, comes from a damaged file."""
 
 LARGEST_DIVISOR = 1e6
 """The same for RoPE scaling."""
@@ -133,9 +133,9 @@ LARGEST_DIVISOR = 1e6
 class ModelConfig:
     """Sizes and switches of one decoder; sizes are counts, `rope_theta` is the base of the rotary frequencies.
 
-    With a `sliding_window` of w, a token sees itself and the w - 1 tokens before it; without one, all before it.
-    `qk_norm` is an RMSNorm of each query and key head before RoPE. Each of the head_dim // 2 rotary frequencies is
-    divided by its own of `rope_divisors`, where there are any.
+    With a `sliding_window` of w, a token attends to itself and the w - 1 tokens before it; without one, to all before
+    it. `qk_norm` is an RMSNorm of each query and key head before RoPE. `rope_divisors`: the divisor of each of the
+    head_dim // 2 rotary frequencies, if there are any.
     """
 
     architecture: str
@@ -183,7 +183,7 @@ class ModelConfig:
             if architecture not in ARCHITECTURES:
                 known = ", ".join(sorted(ARCHITECTURES))
                 raise WeightsError(f"architecture {architecture} is not supported; supported are: {known}")
-            window = _sliding_window(raw, architecture)
+            window = _read_window(raw, architecture)
             _refuse_unsupported(raw, architecture, window)
             heads, head_dim = int(raw["num_attention_heads"]), _head_dim(raw, architecture)
             return cls(
@@ -231,12 +231,14 @@ class ModelConfig:
         if self.architecture == "MistralForCausalLM":
             raw["sliding_window"] = self.sliding_window
         if self.rope_divisors is not None:
-            raw["rope_scaling"] = scaling_to_hf(self.rope_divisors, self.max_positions)
+            raw["rope_scaling"] = build_rope_scaling(self.rope_divisors, self.max_positions)
         return raw
 
 
 def _num_kv_heads(raw: Mapping[str, Any], architecture: str) -> int:
-    """Only Llama's default is the number of query heads; the others' defaults fit one model each, so none is taken."""
+    """Return the number of KV heads. Only Llama defaults to the number of query heads; the others' defaults fit one
+    model.
+    """
     known = raw.get("num_key_value_heads") if architecture == "LlamaForCausalLM" else raw["num_key_value_heads"]
     return int(raw["num_attention_heads"] if known is None else known)
 
@@ -246,8 +248,8 @@ def _head_dim(raw: Mapping[str, Any], architecture: str) -> int:
     return int(raw["hidden_size"]) // int(raw["num_attention_heads"]) if known is None else int(known)
 
 
-def _sliding_window(raw: Mapping[str, Any], architecture: str) -> int | None:
-    """The window of every layer. Only Mistral's class reads one without being asked to by another switch."""
+def _read_window(raw: Mapping[str, Any], architecture: str) -> int | None:
+    """Return the window of every layer. Only Mistral's class has one without another switch."""
     if architecture != "MistralForCausalLM":
         return None
     window = raw.get("sliding_window", MISTRAL_WINDOW)
@@ -255,7 +257,7 @@ def _sliding_window(raw: Mapping[str, Any], architecture: str) -> int | None:
 
 
 def _refuse_unsupported(raw: Mapping[str, Any], architecture: str, window: int | None) -> None:
-    """Name what would silently give wrong numbers, instead of running it."""
+    """Raise WeightsError for settings that would silently give wrong numbers."""
     for key, what in REFUSED.items():
         if raw.get(key):
             raise WeightsError(f"{what} ({key}) is not supported yet; take a model without it")

@@ -1,4 +1,6 @@
-"""The engine's loop: schedule, run one step, choose, advance. Single-threaded; `Engine` gives it a thread."""
+"""The engine's loop: schedule a step, run it, choose tokens, update the requests. Single-threaded; `Engine` gives it a
+thread.
+"""
 
 from __future__ import annotations
 
@@ -8,54 +10,53 @@ from pathlib import Path
 
 from engine.batch_invariant import InvariantDecoder
 from engine.decoder import Decoder
-from engine.device import made_current
+from engine.device import use_device
 from engine.engine_config import EngineConfig
 from engine.errors import DeadlineExceeded, DoesNotFit, EngineError, EngineFault, RequestError
 from engine.kv_cache import KVPages, root_key
 from engine.kv_pool import KVPool
 from engine.layers import AdapterSet
-from engine.request import Generation
+from engine.request import RequestState
 from engine.reuse import ReusePlan
-from engine.reuse.idle_runner import IdleStats, IdleWork
+from engine.reuse.idle_runner import IdleRunner, IdleStats
 from engine.runner.cuda_graphs import NUM_SPARE_PAGES
-from engine.runner.cuda_runner import KernelPasses, runs_by_kernels
-from engine.runner.kv_reuse import KVReuse, kv_reuse
-from engine.runner.step_rows import DraftRows, PassRows
-from engine.runner.step_times import TimedPasses
-from engine.runner.torch_runner import Passes, TorchPasses
+from engine.runner.cuda_runner import KernelRunner, can_run_kernels
+from engine.runner.kv_reuse import KVReuse, build_kv_reuse
+from engine.runner.step_rows import DraftBudget, StepRows
+from engine.runner.step_timer import load_or_measure_times
+from engine.runner.torch_runner import ModelRunner, TorchRunner
 from engine.runner.verify import Verification
-from engine.scheduler import Scheduler
-from engine.scheduler import Sequence as ScheduledSequence
-from engine.speculation.draft_state import Drafting
+from engine.scheduler import ScheduledSequence, Scheduler
+from engine.speculation.draft_state import DraftState
 from engine.types import GenerationRequest, GenerationStep, Output, Proposer, SourceUsage
 from kernels.tuner import use_folder
 
 
-def pool_and_passes(model: Decoder, config: EngineConfig) -> tuple[KVPool, KVReuse | None, Passes]:
-    """The pool, what is kept of earlier prompts beside it, and what runs passes over both.
+def build_runner(model: Decoder, config: EngineConfig) -> tuple[KVPool, KVReuse | None, ModelRunner]:
+    """Allocate the KV pool and build the KV reuse (if configured) and the model runner over it.
 
-    Raises EngineError where there is no memory for them, ValueError where the pool would hold nothing.
+    Raises EngineError if there is no memory for them, ValueError if the pool would hold no page.
     """
     device, dtype = model.weights.device, model.weights.dtype
-    num_pages, by_kernels = config.num_pages(model.config, dtype), runs_by_kernels(model, config)
+    num_pages, by_kernels = config.num_pages(model.config, dtype), can_run_kernels(model, config)
     num_spare = NUM_SPARE_PAGES if by_kernels else 0
     pool = KVPool(model.config, num_pages, config.page_size, device, dtype, num_spare)
-    reuse = kv_reuse(config, model, pool)
+    reuse = build_kv_reuse(config, model, pool)
     if not by_kernels:
-        return pool, reuse, TorchPasses(model, pool, reuse)
+        return pool, reuse, TorchRunner(model, pool, reuse)
     if config.kernels_dir is not None:
         use_folder(config.kernels_dir)
-    return pool, reuse, KernelPasses(model, pool, reuse, config.most_graphs)
+    return pool, reuse, KernelRunner(model, pool, reuse, config.most_graphs)
 
 
-_Chosen = tuple[PassRows, Verification | EngineFault | None]
-"""A sequence's rows of the pass, and what was chosen behind them; None: within its prompt."""
+_RowsResult = tuple[StepRows, Verification | EngineFault | None]
+"""A sequence's rows of a pass, and the choice made after them; None inside a prompt."""
 
 
 class EngineCore:
-    """Continues many sequences at once on one paged KV pool whose exact prefixes they share.
+    """Continues many sequences together on one paged KV pool; sequences share the KV of equal prefixes.
 
-    `token_bytes[i]` is what token i stands for; it is needed for stop strings and output bytes. Not thread-safe.
+    `token_bytes[i]` are the bytes of token i, needed for stop strings and the output's bytes. Not thread-safe.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class EngineCore:
         config: EngineConfig,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises EngineError where there is no memory for the pool, ValueError where it would hold nothing."""
+        """Raises EngineError if there is no memory for the pool, ValueError if it would hold no page."""
         self.model = model = InvariantDecoder(model) if config.batch_invariant else model
         self.config = config
         self.max_seq_len = min(config.max_seq_len, model.config.max_positions)
@@ -73,8 +74,8 @@ class EngineCore:
         self._token_bytes = [*token_bytes, *[b""] * nameless]
         self._clock = clock
         weights = model.weights
-        self._pool, self.reuse, self._passes = pool_and_passes(model, config)
-        self._idle = IdleWork(
+        self._pool, self.reuse, self._runner = build_runner(model, config)
+        self._idle = IdleRunner(
             self._add_idle,
             self.cancel,
             model.fingerprint.hex(),
@@ -82,16 +83,15 @@ class EngineCore:
             audit=config.audit,
         )
         self._adapters = AdapterSet(model.config, weights.dtype, weights.device)
-        with made_current(weights.device):
-            self._timed = TimedPasses(self._passes, model, self._pool, config.pass_times_dir, clock)
-        self.times = self._timed.times
+        with use_device(weights.device):
+            self.times = load_or_measure_times(self._runner, model, self._pool, config.pass_times_dir, clock)
         self.num_passes = 0
         self.drafted: dict[str, SourceUsage] = {}
         self._num_added = 0
         self._start_empty()
 
     def reset(self) -> None:
-        """Forget every request and all cached KV; the memory stays."""
+        """Forget every request and all cached KV; the memory stays allocated."""
         self._start_empty()
         if self.reuse is not None:
             self.reuse.forget()
@@ -104,34 +104,34 @@ class EngineCore:
             window=self.model.config.sliding_window,
             clock=self._clock,
         )
-        self._live: dict[int, tuple[ScheduledSequence, Generation]] = {}
-        rows = DraftRows(self._live, self.times, lambda: self.scheduler.stats().num_running)
+        self._live: dict[int, tuple[ScheduledSequence, RequestState]] = {}
+        drafts = DraftBudget(self._live, self.times, lambda: self.scheduler.stats().num_running)
         self.scheduler = Scheduler(
-            self.config.scheduler, self.pages, self._clock, rows.lengths, rows.branches, self._take_over
+            self.config.scheduler, self.pages, self._clock, drafts.choose_lengths, self._reuse_kv
         )
 
     def load_adapter(self, name: str, folder: Path) -> None:
-        """Let requests name a LoRA adapter, a PEFT folder, that stays beside the model; raises WeightsError.
+        """Load a LoRA adapter, a PEFT folder, under a name that requests may use. Raises WeightsError.
 
-        One of that name is replaced for requests to come.
+        It stays unmerged beside the model, and replaces an earlier one of this name for new requests.
         """
         self._adapters.load(name, folder)
 
     def unload_adapter(self, name: str) -> None:
-        """Forget an adapter; the requests that run with it keep it. Raises RequestError where there is none."""
+        """Forget an adapter; requests that run with it keep it. Raises RequestError if there is none of this name."""
         self._adapters.unload(name)
 
     def add(self, request: GenerationRequest, proposer: Proposer | None = None) -> int:
-        """Take a request and return its id; raises RequestError, DoesNotFit or QueueFull."""
-        self._check(request)
-        self._idle.make_way()
+        """Add a request and return its id; raises RequestError, DoesNotFit or QueueFull."""
+        self._check_request(request)
+        self._idle.preempt()
         return self._add(request, proposer, in_idle_time=False)
 
     def _add(self, request: GenerationRequest, proposer: Proposer | None, *, in_idle_time: bool) -> int:
         adapter = None if request.adapter is None else self._adapters.get(request.adapter)
-        drafting = Drafting(proposer, self.times, self._clock, vocab_size=self.model.config.vocab_size)
-        generation = Generation(request, self._token_bytes, drafting, adapter)
-        arrival, root = self._clock(), self._root_of(request)
+        drafting = DraftState(proposer, self.times, self._clock, vocab_size=self.model.config.vocab_size)
+        state = RequestState(request, self._token_bytes, drafting, adapter)
+        arrival, root = self._clock(), self._compute_root(request)
         sequence = ScheduledSequence(
             id=self._num_added,
             token_ids=list(request.prompt_ids),
@@ -141,75 +141,75 @@ class EngineCore:
             arrival=arrival,
             deadline=None if request.deadline_s is None else arrival + request.deadline_s,
             retain_s=request.retain_s,
-            reuse=self._idle.allowed(request.reuse, root),
+            reuse=self._idle.apply_budget(request.reuse, root),
             in_idle_time=in_idle_time,
         )
         self.scheduler.add(sequence)
         self._num_added += 1
-        self._live[sequence.id] = (sequence, generation)
+        self._live[sequence.id] = (sequence, state)
         return sequence.id
 
     def _add_idle(self, request: GenerationRequest, root: bytes) -> int:
-        """Take a request in idle time; raises RequestError where other weights have its adapter's name by now."""
-        if self._root_of(request) != root:
+        """Add a request of idle work; raises RequestError if its adapter's name now belongs to other weights."""
+        if self._compute_root(request) != root:
             raise RequestError(f"the adapter {request.adapter!r} was loaded anew")
         return self._add(request, None, in_idle_time=True)
 
-    def _root_of(self, request: GenerationRequest) -> bytes:
-        """The key under which the request's KV is shared; raises RequestError where its adapter is not loaded."""
+    def _compute_root(self, request: GenerationRequest) -> bytes:
+        """Return the key under which the request's KV is shared; raises RequestError if its adapter is not loaded."""
         adapter = None if request.adapter is None else self._adapters.get(request.adapter)
         return root_key(self.model.fingerprint, request.salt, None if adapter is None else adapter.fingerprint.hex())
 
     def close(self) -> None:
-        """Write down what is to outlive the engine."""
+        """Write the stored KV to disk, if there is a disk tier."""
         if self.reuse is not None:
             self.reuse.store.close()
 
     def idle_stats(self) -> IdleStats:
-        """What is done while nobody waits."""
+        """Return the counts of idle work."""
         return self._idle.stats()
 
     def forget_cached(self) -> None:
-        """Drop all KV that is only kept for later requests, and what is left to do for them."""
+        """Drop all KV that is only kept for later requests, and the idle work that waits."""
         self._idle.forget()
         self.pages.forget()
 
     def cancel(self, request_id: int) -> None:
-        """Take a request back in any state; its pages are free at once. One that has ended is left as it is."""
+        """Remove a request in any state and free its pages. A request that has ended is ignored."""
         if request_id in self._live:
             self._remove(request_id)
 
     def has_pending_work(self) -> bool:
-        """Whether a step would do something."""
-        graphs = self._passes.graphs
+        """Return whether a step would do anything."""
+        graphs = self._runner.graphs
         return self.scheduler.has_pending_work() or self._idle.has_work or (graphs is not None and graphs.has_work)
 
     def step(self) -> list[Output]:
-        """One pass over what is scheduled, and what it gave each request that took part.
+        """Run one pass over the scheduled tokens and return what it gave each request.
 
-        Where nothing is to be scheduled, it is one of idle work.
+        If no request is pending, the pass is one of idle work.
         """
-        with made_current(self._pool.device):
+        with use_device(self._pool.device):
             return self._step()
 
     def _step(self) -> list[Output]:
         if not self.scheduler.has_pending_work():
-            self._idle.begin()
-        if not self.scheduler.has_pending_work() and self._passes.graphs is not None:
-            self._passes.graphs.work()
+            self._idle.start_next()
+        if not self.scheduler.has_pending_work() and self._runner.graphs is not None:
+            self._runner.graphs.capture_next()
         outputs = [
-            self._fail(each, DeadlineExceeded("the request's time is over")) for each in self.scheduler.expired()
+            self._fail(each, DeadlineExceeded("the request's time is over")) for each in self.scheduler.find_expired()
         ]
-        outputs += self._draft()
+        outputs += self._propose_drafts()
         schedule = self.scheduler.schedule()
         self._pool.copy(self.pages.take_copies())
-        outputs += self._outputs(schedule) if schedule else []
+        outputs += self._execute(schedule) if schedule else []
         if self.config.check_integrity:
             self.check_integrity()
-        return [each for each in outputs if not self._idle.take(each)]
+        return [each for each in outputs if not self._idle.take_output(each)]
 
     def check_integrity(self) -> None:
-        """The books of scheduler and pages agree, and every request that is not over is in them."""
+        """Assert that scheduler and pages agree, and that no live request is lost."""
         self.pages.check_integrity()
         self.scheduler.check_integrity()
         if self.reuse is not None:
@@ -217,7 +217,7 @@ class EngineCore:
         stats = self.scheduler.stats()
         assert len(self._live) == stats.num_waiting + stats.num_running, "a request is lost"
 
-    def _check(self, request: GenerationRequest) -> None:
+    def _check_request(self, request: GenerationRequest) -> None:
         prompt, vocab_size = request.prompt_ids, self.model.config.vocab_size
         if len(prompt) + request.max_new_tokens > self.max_seq_len:
             raise DoesNotFit(
@@ -231,128 +231,113 @@ class EngineCore:
         if not all(0 <= token_id < vocab_size for token_id in request.logit_bias):
             raise RequestError(f"logit_bias holds a token id outside [0, {vocab_size})")
 
-    def _draft(self) -> list[Output]:
-        """Have every sequence that has none drafted; a drafter that raises fails its own request."""
+    def _propose_drafts(self) -> list[Output]:
+        """Ask the drafter of every sequence without a draft; a drafter that raises fails its own request."""
         outputs = []
         most = max(self.config.scheduler.max_drafted, self.config.scheduler.max_batched_tokens)
-        for sequence, generation in list(self._live.values()):
+        for sequence, state in list(self._live.values()):
             if not sequence.draft:
                 try:
-                    sequence.draft = generation.draft(most)
-                    sequence.branch = generation.branch
-                except Exception as error:  # noqa: BLE001 -- a caller's code; the others go on
-                    outputs.append(self._fail(sequence.id, _fault(error)))
+                    sequence.draft = state.propose_draft(most)
+                except Exception as error:  # noqa: BLE001 -- the caller's code; the other requests go on
+                    outputs.append(self._fail(sequence.id, _make_fault(error)))
         return outputs
 
-    def _outputs(self, schedule: dict[int, int]) -> list[Output]:
-        """Run what is scheduled and book what it gave."""
+    def _execute(self, schedule: dict[int, int]) -> list[Output]:
+        """Run the scheduled tokens and update their requests."""
         outputs = []
         plain_s = self.times(len(schedule))
-        all_rows = [PassRows.of(*self._live[id_], num_tokens) for id_, num_tokens in schedule.items()]
+        all_rows = [StepRows.from_schedule(*self._live[id_], num_tokens) for id_, num_tokens in schedule.items()]
         num_plain = sum(each.num_pending for each in all_rows)
-        for rows, chosen in self._run(all_rows):
-            output = self._advance(rows, chosen)
+        for rows, chosen in self._run_rows(all_rows):
+            output = self._update_request(rows, chosen)
             num_given = len(output.step.token_ids) if output.step else 0
-            added_s = self.times(num_plain + rows.num_guessed) - self.times(num_plain)
-            rows.generation.drafting.balance.book(
+            added_s = self.times(num_plain + rows.num_drafted) - self.times(num_plain)
+            rows.state.draft_state.ledger.book(
                 spent_s=added_s + min(1, num_given) * plain_s, plain_s=num_given * plain_s
             )
             outputs.append(output)
         return outputs
 
-    def _run(self, all_rows: list[PassRows]) -> list[_Chosen]:
-        """One pass. Where it raises, each sequence has one of its own, and those whose pass raises again have failed.
+    def _run_rows(self, all_rows: list[StepRows]) -> list[_RowsResult]:
+        """Run one pass. If it raises, run each sequence in a pass of its own; those whose own pass raises have failed.
 
-        A pass can be repeated: it writes where nothing is committed.
+        A pass can be repeated, because it writes only to slots that are not committed.
         """
         try:
-            return self._pass(all_rows)
-        except Exception as error:  # noqa: BLE001 -- out of memory, most likely; the engine outlives it
+            self.num_passes += 1
+            return list(zip(all_rows, self._runner.run(all_rows, self.pages), strict=True))
+        except Exception as error:  # noqa: BLE001 -- most likely out of memory; the engine goes on
             if len(all_rows) == 1:
-                return [(rows, _fault(error)) for rows in all_rows]
-        return [result for rows in all_rows for result in self._run([rows])]
+                return [(rows, _make_fault(error)) for rows in all_rows]
+        return [result for rows in all_rows for result in self._run_rows([rows])]
 
-    def _pass(self, all_rows: list[PassRows]) -> list[_Chosen]:
-        started = self._clock()
-        self.num_passes += 1
-        found = self._passes.run(all_rows, self.pages)
-        if not any(rows.generation.is_forced for rows in all_rows):  # what is given needs no scores
-            num_rows = sum(sum(rows.group_sizes) for rows in all_rows)
-            num_scored = sum(each.num_scored for each in found if each is not None)
-            self._timed.observe(num_rows, num_scored, self._clock() - started)
-        return list(zip(all_rows, found, strict=True))
-
-    def _advance(self, rows: PassRows, chosen: Verification | EngineFault | None) -> Output:
-        """Book what the pass gave one sequence."""
-        sequence, generation, request_id = rows.sequence, rows.generation, rows.sequence.id
-        generation.usage.forwards += 1
-        generation.usage.prefill_forwards += sequence.num_computed < sequence.prompt_len
-        generation.count_prompt(sequence.num_cached_prompt, sequence.first_plan)
-        generation.usage.preempted = sequence.num_preempted
+    def _update_request(self, rows: StepRows, chosen: Verification | EngineFault | None) -> Output:
+        """Apply the result of a pass to one request."""
+        sequence, state, request_id = rows.sequence, rows.state, rows.sequence.id
+        state.usage.forwards += 1
+        state.usage.prefill_forwards += sequence.num_computed < sequence.prompt_len
+        state.count_prompt(sequence.num_cached_prompt, sequence.first_plan)
+        state.usage.preempted = sequence.num_preempted
         if chosen is None:
-            self._keep(rows, rows.num_pending)
+            self._keep_kv(rows, rows.num_pending)
             self.scheduler.advance(request_id, rows.num_pending, [])
             return Output(request_id, step=GenerationStep((), b""))
         fault = chosen if isinstance(chosen, EngineFault) else chosen.fault
-        if isinstance(chosen, Verification) and chosen.fault is not None and rows.num_guessed:
-            return self._without_draft(request_id)
+        if isinstance(chosen, Verification) and chosen.fault is not None and rows.num_drafted:
+            return self._retry_without_draft(request_id)
         if fault is not None:
             return self._fail(request_id, fault, discard=True)
         assert isinstance(chosen, Verification)
-        try:
-            chosen.show()
-        except Exception as error:  # noqa: BLE001 -- a caller's code; the others go on
-            return self._fail(request_id, _fault(error))
-        step = generation.take(chosen.choice, rows.num_drafted, rows.num_branched)
+        step = state.append_choice(chosen.choice, rows.num_drafted)
         new_ids = list(step.token_ids)
-        if chosen.took_branch:
-            rows.keep_branch(self.pages, self._pool, len(new_ids) - 1)
-        num_drafted = len(new_ids) - 1
-        if chosen.took_branch and sequence.branch is not None:
-            num_drafted = min(num_drafted, sequence.branch.at)  # what was moved is not where it was recorded
-        self._keep(rows, rows.num_pending + num_drafted)
-        generation.usage.near_ties += sum(chosen.near_ties[: len(new_ids)])
+        self._keep_kv(rows, rows.num_pending + len(new_ids) - 1)
+        state.usage.near_ties += sum(chosen.near_ties[: len(new_ids)])
         self.scheduler.advance(request_id, sequence.num_pending + len(new_ids) - 1, new_ids)
-        if not generation.finished:
+        if not state.is_finished:
             return Output(request_id, step=step)
         self._remove(request_id)
-        result = generation.result()
+        result = state.build_result()
         if not sequence.in_idle_time:
-            self._idle.ended(generation.request, sequence.root, result)
+            self._idle.on_finished(state.request, sequence.root, result)
         return Output(request_id, step=step, result=result)
 
-    def _without_draft(self, request_id: int) -> Output:
-        """Repeat the pass without the draft: if its values are no numbers, 0 * NaN reaches the rows before it."""
-        sequence, generation = self._live[request_id]
-        sequence.drop_draft()
-        generation.stop_drafting()
+    def _retry_without_draft(self, request_id: int) -> Output:
+        """Drop the draft so that the pass is repeated without it: if a draft's values are NaN, 0 * NaN reaches earlier
+        rows.
+        """
+        sequence, state = self._live[request_id]
+        sequence.draft = []
+        state.stop_drafts()
         self.scheduler.advance(request_id, 0, [])
         return Output(request_id, step=GenerationStep((), b""))
 
     def _fail(self, request_id: int, error: EngineError, *, discard: bool = False) -> Output:
-        """discard: a pass failed, and what earlier ones computed of the prompt may be at fault as well."""
+        """Remove a request and return its error. discard: a pass failed, so KV of earlier passes over the prompt may be
+        wrong too.
+        """
         if self.reuse is not None:
             self.reuse.drop(self._live[request_id][0])
         self._remove(request_id, discard=discard)
         return Output(request_id, error=error)
 
-    def _take_over(self, sequence: ScheduledSequence, num_cached: int) -> ReusePlan | None:
-        return None if self.reuse is None else self.reuse.take_over(self.pages, sequence, num_cached)
+    def _reuse_kv(self, sequence: ScheduledSequence, num_cached: int) -> ReusePlan | None:
+        return None if self.reuse is None else self.reuse.reuse_kv(self.pages, sequence, num_cached)
 
-    def _keep(self, rows: PassRows, num_final: int) -> None:
+    def _keep_kv(self, rows: StepRows, num_final: int) -> None:
         if self.reuse is not None:
             self.reuse.keep(rows, num_final)
 
     def _remove(self, request_id: int, *, discard: bool = False) -> None:
-        sequence, generation = self._live.pop(request_id)
+        sequence, state = self._live.pop(request_id)
         if self.reuse is not None:
-            self.reuse.end(sequence)
+            self.reuse.finish(sequence)
         self.scheduler.remove(request_id, discard=discard)
-        for source, usage in generation.usage.by_source.items():
+        for source, usage in state.usage.by_source.items():
             self.drafted.setdefault(source, SourceUsage()).add(usage)
 
 
-def _fault(error: Exception) -> EngineFault:
+def _make_fault(error: Exception) -> EngineFault:
     fault = EngineFault(f"the request could not be run: {type(error).__name__}: {error}")
     fault.__cause__ = error
     return fault

@@ -23,17 +23,17 @@ from kernels.swiglu import swiglu
 
 
 class KVRecorder(Protocol):
-    """Keeps what a pass computes, beside the KVStore that the pass looks back on."""
+    """Records the keys and values that a pass computes, besides the KVStore that it attends to."""
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Take keys before RoPE and values of all tokens of the batch, [num_tokens, num_kv_heads, head_dim] each."""
+        """Record keys before RoPE and values of all tokens of the batch, [num_tokens, num_kv_heads, head_dim] each."""
         ...
 
 
 class KVStore(Protocol):
-    """The keys and values of one batch's sequences, those of earlier passes and those that this one adds.
+    """The keys and values of one batch's sequences, from earlier passes and from this one.
 
-    `singles` are sequences of the batch that have one token in it and are best attended to together.
+    `singles` are sequences with one token in the batch that are best attended to together.
     """
 
     singles: Sequence[int]
@@ -43,11 +43,11 @@ class KVStore(Protocol):
         ...
 
     def runs(self, layer: int, index: int) -> Sequence[Run]:
-        """What the tokens of the batch's sequence `index` may look at, in order, up to its own last token."""
+        """Return the keys and values that the tokens of sequence `index` attend to, in order, up to its last token."""
         ...
 
     def gather(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys and values of all `singles`, side by side, and the bias that hides what is too much of them.
+        """Return keys and values of all `singles`, padded and side by side, and the bias that hides the padding.
 
         [num_singles, most_tokens, num_kv_heads, head_dim] twice, and [num_singles, 1, 1, most_tokens], 0 or -inf.
         """
@@ -58,7 +58,8 @@ class KVStore(Protocol):
 class Batch:
     """The tokens of several sequences, ragged: those of sequence i are the rows `ranges[i]`, half-open.
 
-    A sequence's positions ascend. Those of the sequences `scattered` are not neighbours: what lies between has KV.
+    A sequence's positions ascend. Those of the sequences in `scattered` are not neighbours: the tokens between them
+    have KV.
     """
 
     token_ids: Tensor  # int64 [num_tokens]
@@ -69,13 +70,15 @@ class Batch:
     recorder: KVRecorder | None = None
 
     @classmethod
-    def of(
+    def from_chunks(
         cls,
         chunks: Sequence[tuple[int | Sequence[int], Sequence[int]]],
         device: torch.device,
         adapters: Sequence[Adapter | None] | None = None,
     ) -> Batch:
-        """One chunk a sequence: where its tokens stand, or the first of them, and the tokens; and its LoRA adapter."""
+        """Return the batch of one chunk for each sequence: its positions or the first of them, its tokens, its LoRA
+        adapter.
+        """
         token_ids = [token_id for _, ids in chunks for token_id in ids]
         by_chunk = [range(at, at + len(ids)) if isinstance(at, int) else at for at, ids in chunks]
         positions = [position for each in by_chunk for position in each]
@@ -84,13 +87,15 @@ class Batch:
             torch.tensor(token_ids, dtype=torch.int64, device=device),
             torch.tensor(positions, dtype=torch.int64, device=device),
             tuple(pairwise(borders)),
-            AdapterRows.of(zip(adapters or [None] * len(chunks), (len(ids) for _, ids in chunks), strict=True)),
+            AdapterRows.from_sequences(
+                zip(adapters or [None] * len(chunks), (len(ids) for _, ids in chunks), strict=True)
+            ),
             frozenset(at for at, each in enumerate(by_chunk) if each[-1] - each[0] >= len(each)),
         )
 
 
-def runs_of(positions: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending positions as half-open ranges of neighbours: [3, 4, 8] are [(3, 5), (8, 9)]."""
+def find_ranges(positions: Sequence[int]) -> list[tuple[int, int]]:
+    """Return ascending positions as half-open ranges of neighbours: [3, 4, 8] are [(3, 5), (8, 9)]."""
     if positions[-1] - positions[0] < len(positions):  # so it is for most
         return [(positions[0], positions[-1] + 1)]
     ends = [at for at in range(1, len(positions)) if positions[at] != positions[at - 1] + 1]
@@ -101,8 +106,8 @@ def runs_of(positions: Sequence[int]) -> list[tuple[int, int]]:
 class KVCache:
     """One layer's keys and values for up to `max_batch_size` sequences of up to `max_seq_len` tokens.
 
-    `keys` and `values` are [max_batch_size, num_kv_heads, max_seq_len, head_dim]; of slot b, the tokens
-    [0, `lengths[b]`) are valid, and what lies behind is never read.
+    `keys` and `values` are [max_batch_size, num_kv_heads, max_seq_len, head_dim]; in slot b the tokens [0,
+    `lengths[b]`) are valid, and the rest is never read.
     """
 
     def __init__(
@@ -131,13 +136,13 @@ class KVCache:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.bfloat16,
     ) -> list[KVCache]:
-        """One cache a layer."""
+        """Return one cache for each layer."""
         return [cls(max_batch_size, max_seq_len, num_kv_heads, head_dim, device, dtype) for _ in range(num_layers)]
 
     def append(self, slot: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store the next tokens' keys and values, [num_tokens, num_kv_heads, head_dim]; return all of the slot's.
 
-        What is returned are views [num_kv_heads, length, head_dim]. Raises DoesNotFit behind the cache's end.
+        Returns views [num_kv_heads, length, head_dim]. Raises DoesNotFit if the cache is too short.
         """
         start, end = self.lengths[slot], self.lengths[slot] + keys.shape[0]
         if end > self.max_seq_len:
@@ -148,7 +153,7 @@ class KVCache:
         return self.keys[slot, :, :end], self.values[slot, :, :end]
 
     def run(self, slot: int, first: int = 0) -> Run:
-        """Views of a slot's keys and values from token `first` on, [num_tokens, num_kv_heads, head_dim]."""
+        """Return views of a slot's keys and values from token `first` on, [num_tokens, num_kv_heads, head_dim]."""
         seen = slice(first, self.lengths[slot])
         return self.keys[slot, :, seen].transpose(0, 1), self.values[slot, :, seen].transpose(0, 1)
 
@@ -159,13 +164,13 @@ class KVCache:
 
 
 def reset_all_caches(caches: Iterable[KVCache]) -> None:
-    """Forget every token of every slot; the memory stays."""
+    """Forget every token of every slot; the memory stays allocated."""
     for cache in caches:
         cache.lengths = [0] * len(cache.lengths)
 
 
 class CacheView:
-    """One slot of every layer's cache as the `KVStore` of a batch that holds `num_tokens` tokens of one sequence."""
+    """One slot of every layer's cache as the `KVStore` of a batch with `num_tokens` tokens of one sequence."""
 
     singles: Sequence[int] = ()
 
@@ -182,21 +187,21 @@ class CacheView:
         self._caches[layer].append(self._slot, keys, values)
 
     def runs(self, layer: int, index: int) -> list[Run]:
-        """One run: the cache is contiguous."""
+        """Return one run: the cache is contiguous."""
         assert index == 0, "a slot holds one sequence"
         return [self._caches[layer].run(self._slot, self._first_key)]
 
     def gather(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Never asked for: there is one sequence."""
+        """Never called: there is one sequence."""
         raise AssertionError("a contiguous cache has no singles")
 
 
 LM_HEAD_ROWS = 64
-"""Logits are made for this many positions at a time: 64 rows of a 150,000-word vocabulary are 19 MB in bf16."""
+"""Logits are computed for this many positions at a time: 64 rows of a 150,000-word vocabulary are 19 MB in bf16."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class ForwardContext:
     """What every layer needs to know of one forward pass."""
 
     ranges: tuple[tuple[int, int], ...]
@@ -208,7 +213,7 @@ class Pass:
     scattered: Mapping[int, Tensor] = field(default_factory=dict)  # positions of sequences whose rows are no neighbours
 
     def project(self, kind: ProjectionKind, index: int, projection: Projection, x: Tensor) -> Tensor:
-        """One linear map of layer `index`, with what the adapters add to the rows of theirs."""
+        """Apply one linear map of layer `index`, and add what the adapters change in their rows."""
         out = projection(x)
         self.adapters.apply(kind, index, x, out)
         return out
@@ -221,7 +226,7 @@ class Decoder:
     """
 
     def __init__(self, parameters: Parameters, quantize: Quantization | None = None) -> None:
-        """Takes the layers out of `parameters`; raises WeightsError where there is no memory to pack them."""
+        """Takes the layers out of `parameters`; raises WeightsError if there is no memory to pack them."""
         self.fingerprint = fingerprint(parameters, quantize)
         self.weights = DecoderWeights.from_parameters(parameters, quantize)
         self.config = config = self.weights.config
@@ -235,7 +240,7 @@ class Decoder:
         self._scratch = Scratch()
 
     def new_caches(self, max_batch_size: int, max_seq_len: int) -> list[KVCache]:
-        """Contiguous KV caches for this model, one a layer, for `forward`."""
+        """Return contiguous KV caches for this model, one for each layer, for `forward`."""
         config, weights = self.config, self.weights
         return KVCache.from_model_config(
             max_batch_size,
@@ -251,7 +256,7 @@ class Decoder:
     def forward(self, token_ids: Tensor, caches: list[KVCache], slot: int = 0) -> Tensor:
         """Run the next tokens of one sequence, int64 [num_tokens], and store their keys and values.
 
-        Returns the hidden states behind the last norm, [num_tokens, hidden_size].
+        Returns the hidden states after the last norm, [num_tokens, hidden_size].
         """
         start, num_tokens = caches[0].lengths[slot], len(token_ids)
         positions = torch.arange(start, start + num_tokens, device=token_ids.device)
@@ -262,74 +267,74 @@ class Decoder:
     def forward_batch(self, batch: Batch, kv: KVStore) -> Tensor:
         """Run the next tokens of several sequences at once and store their keys and values in `kv`.
 
-        Returns the hidden states behind the last norm, [num_tokens, hidden_size].
+        Returns the hidden states after the last norm, [num_tokens, hidden_size].
         """
         cos, sin = self.rotations(batch.positions)
         scattered = {at: batch.positions[slice(*batch.ranges[at])] for at in batch.scattered}
-        pass_ = Pass(batch.ranges, cos, sin, kv, batch.adapters, batch.recorder, scattered)
+        context = ForwardContext(batch.ranges, cos, sin, kv, batch.adapters, batch.recorder, scattered)
         hidden = F.embedding(batch.token_ids, self.weights.embedding)
         for index, layer in enumerate(self.weights.layers):
-            hidden += self._attend(index, layer, hidden, pass_)
-            hidden += self._feed_forward(index, layer, hidden, pass_)
+            hidden += self._attend(index, layer, hidden, context)
+            hidden += self._feed_forward(index, layer, hidden, context)
         return rms_norm(hidden, self.weights.final_norm, self.config.rms_norm_eps)
 
     def rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of RoPE at these positions, float32 [num_positions, head_dim // 2] each."""
+        """Return the cosines and sines of RoPE at these positions, float32 [num_positions, head_dim // 2] each."""
         return self._cos[positions], self._sin[positions]
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
-        """Scores of the next token, [num_tokens, vocab_size], for the given hidden states."""
+        """Return the logits of the next token, [num_tokens, vocab_size], for these hidden states."""
         return self.weights.lm_head(hidden)
 
     @torch.inference_mode()
     def likeliest(self, hidden: Tensor) -> TopTokens:
-        """The likeliest next token for each of the given hidden states, whose logits are not kept."""
+        """Return the most likely next token for each of these hidden states; the logits are not kept."""
         return find_top_tokens_by_tile(hidden, self.weights.lm_head_tiles)
 
-    def _attend(self, index: int, layer: LayerWeights, hidden: Tensor, pass_: Pass) -> Tensor:
-        query, keys, values, keys_before_rope = self._heads(index, layer, hidden, pass_)
-        pass_.kv.write(index, keys, values)
-        if pass_.recorder is not None:
-            pass_.recorder.write(index, keys_before_rope, values)
-        attended = self._look_back(index, query, pass_)
-        return pass_.project("attention_out", index, layer.attention_out, attended.view(hidden.shape[0], -1))
+    def _attend(self, index: int, layer: LayerWeights, hidden: Tensor, context: ForwardContext) -> Tensor:
+        query, keys, values, keys_before_rope = self._project_heads(index, layer, hidden, context)
+        context.kv.write(index, keys, values)
+        if context.recorder is not None:
+            context.recorder.write(index, keys_before_rope, values)
+        attended = self._attend_sequences(index, query, context)
+        return context.project("attention_out", index, layer.attention_out, attended.view(hidden.shape[0], -1))
 
-    def _heads(
-        self, index: int, layer: LayerWeights, hidden: Tensor, pass_: Pass
+    def _project_heads(
+        self, index: int, layer: LayerWeights, hidden: Tensor, context: ForwardContext
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Queries and keys, rotated to their positions, values, and the keys before: [num_tokens, heads, head_dim]."""
+        """Return queries and keys with RoPE, values, and the keys without RoPE: [num_tokens, heads, head_dim] each."""
         config, num_tokens = self.config, hidden.shape[0]
         num_heads, num_rotated = config.num_heads, config.num_heads + config.num_kv_heads
         normed = rms_norm(hidden, layer.attention_norm, config.rms_norm_eps)
-        fused = pass_.project("qkv", index, layer.qkv, normed)
+        fused = context.project("qkv", index, layer.qkv, normed)
         heads = fused.view(num_tokens, num_rotated + config.num_kv_heads, config.head_dim)
         if layer.query_norm is not None and layer.key_norm is not None:
             heads[:, :num_heads] = rms_norm(heads[:, :num_heads], layer.query_norm, config.rms_norm_eps)
             keys = heads[:, num_heads:num_rotated]
             heads[:, num_heads:num_rotated] = rms_norm(keys, layer.key_norm, config.rms_norm_eps)
-        rotated = apply_rope(heads[:, :num_rotated], pass_.cos, pass_.sin)
+        rotated = apply_rope(heads[:, :num_rotated], context.cos, context.sin)
         keys = heads[:, num_heads:num_rotated]
         return rotated[:, :num_heads], rotated[:, num_heads:], heads[:, num_rotated:], keys
 
-    def _look_back(self, index: int, query: Tensor, pass_: Pass) -> Tensor:
-        """What each token [num_heads, head_dim] finds in its own sequence."""
-        kv, window = pass_.kv, self.config.sliding_window
-        if len(pass_.ranges) == 1 and not pass_.scattered:
+    def _attend_sequences(self, index: int, query: Tensor, context: ForwardContext) -> Tensor:
+        """Return the attention output of each token, [num_tokens, num_heads, head_dim], over its own sequence."""
+        kv, window = context.kv, self.config.sliding_window
+        if len(context.ranges) == 1 and not context.scattered:
             return causal_attention(query, kv.runs(index, 0), self._scratch, window)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         if kv.singles:
-            rows = [pass_.ranges[at][0] for at in kv.singles]
+            rows = [context.ranges[at][0] for at in kv.singles]
             out[rows] = decode_attention(query[rows], *kv.gather(index))
-        for at, (first, last) in enumerate(pass_.ranges):
-            if at in pass_.scattered:
-                own, positions = query[first:last], pass_.scattered[at]
+        for at, (first, last) in enumerate(context.ranges):
+            if at in context.scattered:
+                own, positions = query[first:last], context.scattered[at]
                 out[first:last] = attention_at_positions(own, positions, kv.runs(index, at), self._scratch)
             elif at not in kv.singles:
                 out[first:last] = causal_attention(query[first:last], kv.runs(index, at), self._scratch, window)
         return out
 
-    def _feed_forward(self, index: int, layer: LayerWeights, hidden: Tensor, pass_: Pass) -> Tensor:
+    def _feed_forward(self, index: int, layer: LayerWeights, hidden: Tensor, context: ForwardContext) -> Tensor:
         normed = rms_norm(hidden, layer.ffn_norm, self.config.rms_norm_eps)
-        activated = swiglu(pass_.project("gate_up", index, layer.gate_up, normed))
-        return pass_.project("down", index, layer.down, activated)
+        activated = swiglu(context.project("gate_up", index, layer.gate_up, normed))
+        return context.project("down", index, layer.down, activated)

@@ -1,4 +1,4 @@
-"""Resolves names of devices, and reports why a device cannot be used."""
+"""Resolves device names and reports why a device cannot be used."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ NAMES = re.compile(r"cpu|cuda(:\d+)?")
 ON_THE_CPU = "or leave the device out to run on the CPU"
 
 
-def device_named(name: str) -> torch.device:
-    """'cpu', 'cuda' (the first card) or 'cuda:1'; raises DeviceError, which says what to do."""
+def resolve_device(name: str) -> torch.device:
+    """Return the device of 'cpu', 'cuda' (the first card) or 'cuda:1'; raises DeviceError, which says what to do."""
     if not NAMES.fullmatch(name):
         raise DeviceError(f"device {name!r} is none of cpu, cuda and cuda:N; {ON_THE_CPU}")
     if name == "cpu":
@@ -36,6 +36,8 @@ def device_named(name: str) -> torch.device:
     return torch.device("cuda", index)
 
 
-def made_current(device: torch.device) -> AbstractContextManager[object]:
-    """Kernels are launched on the current device, which is the first card in every new thread."""
+def use_device(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context in which kernels launch on this device; otherwise the current one is the first card in every
+    thread.
+    """
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -21,11 +21,11 @@ from engine.worker import AsyncStream, Stream, Worker
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """One look at an engine: `scheduler` counts requests, `kv` pages and cached tokens.
+    """Counts of an engine at one moment: `scheduler` counts requests, `kv` pages and cached tokens.
 
-    `num_passes` are those since the start, whoever took part. `by_source` counts the draft tokens of requests that are
-    over, by where they were copied from. `spans` counts what is stored of earlier prompts for those that may take it
-    over, None where nothing is. `idle` is what is done while nobody waits.
+    `num_passes` counts forward passes since the start. `by_source` counts the draft tokens of finished requests by
+    their source. `spans` counts what is stored of earlier prompts for reuse; None if nothing is stored. `idle` counts
+    idle work.
     """
 
     scheduler: SchedulerStats
@@ -37,17 +37,17 @@ class EngineStats:
 
 
 class Engine:
-    """Continues the requests of any number of callers together, on one KV pool whose exact prefixes they share.
+    """Continues the requests of many callers together on one KV pool; requests share the KV of equal prefixes.
 
-    `token_bytes[i]` is what token i stands for; it is needed for stop strings and output bytes. A thread of its own
-    runs the model; it stops with `close`, at the end of a `with`, or when nobody refers to the engine or to a stream of
-    it any more.
+    `token_bytes[i]` are the bytes of token i, needed for stop strings and the output's bytes. A thread of its own runs
+    the model. It stops with `close`, at the end of a `with`, or when neither the engine nor a stream of it is
+    referenced.
     """
 
     def __init__(self, model: Decoder, token_bytes: Sequence[bytes], config: EngineConfig | int) -> None:
-        """A number stands for `EngineConfig(max_seq_len=number)`.
+        """An integer `config` stands for `EngineConfig(max_seq_len=config)`.
 
-        Raises EngineError where there is no memory for the pool, ValueError where it would hold nothing.
+        Raises EngineError if there is no memory for the pool, ValueError if it would hold no page.
         """
         core = EngineCore(model, token_bytes, EngineConfig(config) if isinstance(config, int) else config)
         self.model = model
@@ -56,15 +56,15 @@ class Engine:
         self._worker = Worker(core)
 
     def generate(self, request: GenerationRequest, proposer: Proposer | None = None) -> Stream:
-        """Submit a request; it runs from now on. The stream gives what each pass adds, and then the result.
+        """Submit a request, which runs from now on. The stream yields what each pass adds and returns the result.
 
         Raises RequestError, DoesNotFit, QueueFull or EngineClosed at once. The stream raises a GenerationFailed;
-        closing or dropping it takes the request back.
+        closing or dropping it cancels the request.
         """
         return Stream(self._worker, request, proposer)
 
     def run(self, request: GenerationRequest, proposer: Proposer | None = None) -> GenerationResult:
-        """`generate` to its end."""
+        """Run a request to its end and return the result."""
         steps = self.generate(request, proposer)
         while True:
             try:
@@ -74,11 +74,11 @@ class Engine:
                 return result
 
     async def agenerate(self, request: GenerationRequest, proposer: Proposer | None = None) -> AsyncStream:
-        """`generate` for an event loop: awaiting it submits, iterating gives the steps, `result` stands behind them."""
+        """Submit a request from an event loop; the stream is an asynchronous iterator, and has `result` at its end."""
         return await AsyncStream.open(self._worker, request, proposer)
 
     async def arun(self, request: GenerationRequest, proposer: Proposer | None = None) -> GenerationResult:
-        """`agenerate` to its end."""
+        """Run a request to its end in an event loop and return the result."""
         async with await self.agenerate(request, proposer) as steps:
             async for _ in steps:
                 pass
@@ -86,15 +86,17 @@ class Engine:
             return steps.result
 
     def load_adapter(self, name: str, folder: Path) -> None:
-        """Let requests name a LoRA adapter, a PEFT folder, that stays beside the model; raises WeightsError."""
+        """Load a LoRA adapter, a PEFT folder, under a name that requests may use; raises WeightsError."""
         self._worker.call(lambda core: core.load_adapter(name, folder)).result()
 
     def unload_adapter(self, name: str) -> None:
-        """Let no request name an adapter any more, and free it once those that do are over; raises RequestError."""
+        """Forget an adapter, and free it once no request runs with it; raises RequestError."""
         self._worker.call(lambda core: core.unload_adapter(name)).result()
 
     def stats(self) -> EngineStats:
-        """Requests and memory between two steps, every cancellation before this included; raises EngineClosed."""
+        """Return counts of requests and memory between two steps, after all earlier cancellations; raises
+        EngineClosed.
+        """
         return self._worker.call(_stats).result()
 
     def forget_cached(self) -> None:
@@ -102,11 +104,11 @@ class Engine:
         self._worker.call(lambda core: core.forget_cached()).result()
 
     def check_integrity(self) -> None:
-        """The books of the engine add up, between two steps."""
+        """Assert that the engine's books add up, between two steps."""
         self._worker.call(EngineCore.check_integrity).result()
 
     def close(self) -> None:
-        """End behind the step that runs; requests that are left fail with EngineClosed. Again does nothing."""
+        """Stop after the step that is running; pending requests fail with EngineClosed. A second call does nothing."""
         self._worker.close()
 
     def __enter__(self) -> Self:

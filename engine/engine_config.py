@@ -1,4 +1,4 @@
-"""How large an engine is: context, KV memory, and the limits of its scheduler."""
+"""The configuration of an engine: context length, KV memory, scheduler limits, KV reuse and idle work."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from engine.scheduler import SchedulerConfig
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Sizes of one engine; raises ValueError where they make no sense.
+    """Sizes and options of one engine; raises ValueError for values that make no sense.
 
-    max_seq_len: the most tokens of prompt and output together. kv_bytes: memory for keys and values, taken at once
-    (None: for `kv_sequences` of `max_seq_len`, or for as many as may run if those are fewer). page_size: tokens of a
-    page; sharing is to the token whatever it is. pass_times_dir: a folder for the times of passes, which tell how far
-    to draft, a file a model and machine; where it has none, they are measured at the start, in a second. None: default
-    times that nothing corrects, so that equal requests take equal passes. batch_invariant: what a token gets has the
-    same bits whatever runs beside it and however it is drafted, and takes longer (`InvariantDecoder`). span_bytes:
-    memory for the KV that requests with `reuse` other than exact may take over, beside the pool, taken at once; 0: none
-    is kept, and all requests are exact, as they are where the model has a sliding window. span_dir: a folder that keeps
-    it, too, across starts, up to `span_disk_bytes`. span_key: authenticates its files (HMAC), so that only who has the
-    key can plant KV there. idle_rebuild: while nobody waits, have prompts that took KV over
-    run exactly, so that the next turn finds exact KV. audit: which of their answers are compared with exact ones then,
-    and what follows. most_graphs: shapes of passes that are captured as CUDA graphs on a card, 0 for none. kernels_dir:
-    the folder in which `python -m kernels.tune` has put the constants of kernels; None: their defaults.
-    check_integrity: have every step end with a check of the books, for tests.
+    max_seq_len: the most tokens of prompt and output together. kv_bytes: memory for keys and values, allocated at the
+    start (None: for `kv_sequences` of `max_seq_len`, or for as many as may run if those are fewer). page_size: tokens
+    of a page; prefixes are shared to the token whatever it is. pass_times_dir: a folder for measured step times, by
+    which the engine chooses draft lengths, one file for each model and machine; if it has none, they are measured at
+    the start, in a second. None: default times, so that equal requests take equal passes. batch_invariant: a token's
+    result has the same bits whatever else is in the pass and however it is drafted; this is slower
+    (`InvariantDecoder`). span_bytes: memory for the KV that requests with a `reuse` other than exact may take, besides
+    the pool, allocated at the start; 0: nothing is stored and all requests are exact, as with a model that has a
+    sliding window. span_dir: a folder that keeps this KV across starts, up to `span_disk_bytes`. span_key:
+    authenticates the folder's files (HMAC), so that only processes with the key can write KV there. idle_rebuild: while
+    no request is pending, run prompts that reused KV exactly, so that the next turn finds exact KV. audit: which of
+    their answers are then compared with exact ones, and what follows. most_graphs: step shapes that are captured as
+    CUDA graphs, 0 for none. kernels_dir: the folder into which `python -m kernels.tune` writes the constants of
+    kernels; None: their defaults. check_integrity: check the books at the end of every step, for tests.
     """
 
     max_seq_len: int = 16384
@@ -63,7 +63,7 @@ class EngineConfig:
             raise ValueError("max_seq_len is 1; a prompt and an output need a token each")
 
     def num_pages(self, model: ModelConfig, dtype: torch.dtype) -> int:
-        """Pages that the memory is for."""
+        """Return the number of pages that the memory holds."""
         if self.kv_bytes is None:
             return min(self.kv_sequences, self.scheduler.max_num_seqs) * -(-self.max_seq_len // self.page_size)
         one = page_bytes(model, self.page_size, dtype)

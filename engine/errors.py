@@ -1,14 +1,14 @@
-"""What the engine refuses, and what it reports of a request that it could not finish.
+"""The engine's exceptions.
 
 EngineError
-├── DeviceError             there is no such device on this machine
-├── WeightsError            a model file that cannot be read, or is of an architecture that is not supported
-├── RequestError            a generation request that cannot be served (too long, bad sampling values)
-│   └── DoesNotFit          the prompt, or prompt and answer, are longer than the context or the KV pool
-├── QueueFull               too many requests wait already; try again later
-└── GenerationFailed        a request that was taken and could not be finished; the others go on
-    ├── Cancelled           its caller took it back
-    ├── DeadlineExceeded    its time was over before its output was
+├── DeviceError             this machine has no such device
+├── WeightsError            a model file cannot be read, or its architecture is not supported
+├── RequestError            a request that cannot be served (too long, invalid sampling values)
+│   └── DoesNotFit          the prompt, or prompt and answer, exceed the context or the KV pool
+├── QueueFull               too many requests are waiting; try again later
+└── GenerationFailed        an accepted request could not be finished; the others go on
+    ├── Cancelled           its caller cancelled it
+    ├── DeadlineExceeded    its deadline passed before its output ended
     ├── NumericFault        its logits were not numbers
     ├── EngineFault         the pass over its tokens raised (out of memory, a fault of the engine)
     └── EngineClosed        the engine was closed while it ran, or before it came
@@ -18,11 +18,11 @@ from __future__ import annotations
 
 
 class EngineError(Exception):
-    """The root of what the engine raises."""
+    """The base of the engine's exceptions."""
 
 
 class DeviceError(EngineError):
-    """The device that was asked for cannot be had; the message says what to do."""
+    """The requested device is not available; the message says what to do."""
 
 
 class WeightsError(EngineError):
@@ -30,7 +30,7 @@ class WeightsError(EngineError):
 
 
 class RequestError(EngineError):
-    """The request does not fit this engine."""
+    """The request cannot be served by this engine."""
 
 
 class DoesNotFit(RequestError):
@@ -38,28 +38,28 @@ class DoesNotFit(RequestError):
 
 
 class QueueFull(EngineError):
-    """As many requests wait as may; the message says how many."""
+    """The queue of waiting requests is full; the message says how many wait."""
 
 
 class GenerationFailed(EngineError):
-    """A request that was taken and not finished."""
+    """An accepted request was not finished."""
 
 
 class Cancelled(GenerationFailed):
-    """The caller took the request back."""
+    """The caller cancelled the request."""
 
     def __init__(self, message: str = "the request was taken back by its caller") -> None:
         super().__init__(message)
 
 
 class DeadlineExceeded(GenerationFailed):
-    """The request's time was over first."""
+    """The request's deadline passed."""
 
 
 class NumericFault(GenerationFailed):
-    """The model's scores were not numbers: a damaged model, or an overflow in its dtype.
+    """The model's logits were not numbers: a damaged model, or an overflow in its dtype.
 
-    `row` is the first such row of the logits that were looked at.
+    `row` is the first such row of the logits that were read.
     """
 
     def __init__(self, message: str, row: int = 0) -> None:
@@ -68,8 +68,8 @@ class NumericFault(GenerationFailed):
 
 
 class EngineFault(GenerationFailed):
-    """The pass over this request's tokens raised; `__cause__` says what."""
+    """The pass over this request's tokens raised; `__cause__` is the exception."""
 
 
 class EngineClosed(GenerationFailed):
-    """The engine takes no more requests."""
+    """The engine accepts no more requests."""

@@ -1,4 +1,4 @@
-"""The memory of all pages: every layer's keys and values, taken once."""
+"""The memory of all pages: every layer's keys and values, allocated once."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from kernels.op import runs_triton
 from kernels.span_placement import move_layers
 
 SlotRange = tuple[int, int]
-"""Token slots [first, last) of the pool; slot `page * page_size + i` is the page's token i."""
+"""Token slots [first, last) of the pool; slot `page * page_size + i` is token i of the page."""
 
 MOST_GATHERED = 1024
-"""Tokens of a sequence up to which its keys are copied beside others': what a call of its own costs at least."""
+"""Tokens of a sequence up to which its keys are copied beside those of others: a call of its own costs at least as
+much."""
 
 
 class KVPool:
     """Keys and values by token slot: `keys[layer]` and `values[layer]` are [num_slots, num_kv_heads, head_dim].
 
-    With the slot first, neighbouring pages are one run that attention reads without a copy.
+    With the slot as the first dimension, neighbouring pages are one run that attention reads without a copy.
     """
 
     def __init__(
@@ -38,9 +39,9 @@ class KVPool:
         dtype: torch.dtype,
         num_spare_pages: int = 0,
     ) -> None:
-        """Behind the pages there may be some that no sequence is ever given; they count for nothing.
+        """Allocate the pages, and spare pages after them that no sequence is given and that are not counted.
 
-        Raises EngineError where there is no memory for so many pages.
+        Raises EngineError if there is no memory for so many pages.
         """
         self.num_pages = num_pages
         self.page_size = page_size
@@ -57,11 +58,11 @@ class KVPool:
 
     @property
     def num_slots(self) -> int:
-        """Tokens that sequences may have in it."""
+        """Tokens that sequences may have in the pool."""
         return self.num_pages * self.page_size
 
     def copy(self, copies: Sequence[PageCopy]) -> None:
-        """Carry out copies of the first tokens of pages, none of which is to a page that another one is from."""
+        """Copy the first tokens of pages; no copy's target may be another one's source."""
         sources = [(each.source * self.page_size, each.source * self.page_size + each.num_tokens) for each in copies]
         targets = [(each.target * self.page_size, each.target * self.page_size + each.num_tokens) for each in copies]
         if copies and runs_triton(self.keys[0]):
@@ -72,17 +73,17 @@ class KVPool:
                 tensor[slice(*target)] = tensor[slice(*source)]
 
     def move(self, sources: Sequence[SlotRange], targets: Sequence[SlotRange]) -> None:
-        """Copy what lies in some slots to as many others, in every layer; the two may overlap."""
-        source, target = (_brought(_slots(each), self.device) for each in (sources, targets))
+        """Copy the content of some slots to as many others, in every layer; the two may overlap."""
+        source, target = (_copy_to_device(_list_slots(each), self.device) for each in (sources, targets))
         move_layers(self.keys, self.values, source, target)
 
     def view(self, reads: Sequence[Sequence[SlotRange]], writes: Sequence[Sequence[SlotRange]]) -> PoolView:
-        """One batch's view: what each of its sequences reads, and where its tokens are written."""
+        """Return one batch's view: the slots that each of its sequences reads, and where its tokens are written."""
         return PoolView(self, reads, writes)
 
 
 class PoolView:
-    """The pool as a `KVStore` of one batch.
+    """The pool as the `KVStore` of one batch.
 
     Sequences with one token and few keys are its singles: their keys are gathered, padded to the longest, so that one
     call attends to all. For 16 sequences of 300 tokens that takes a third of the time of 16 calls.
@@ -91,14 +92,16 @@ class PoolView:
     def __init__(
         self, pool: KVPool, reads: Sequence[Sequence[SlotRange]], writes: Sequence[Sequence[SlotRange]]
     ) -> None:
-        """What each sequence of the batch reads, and where its tokens are written."""
+        """Take the slots that each sequence of the batch reads, and where its tokens are written."""
         self._pool = pool
         self._reads = reads
-        self._slots = _slots(chain.from_iterable(writes)).to(pool.device)
-        short = [at for at, own in enumerate(writes) if _num_slots(own) == 1 and _num_slots(reads[at]) <= MOST_GATHERED]
+        self._slots = _list_slots(chain.from_iterable(writes)).to(pool.device)
+        short = [
+            at for at, own in enumerate(writes) if _count_slots(own) == 1 and _count_slots(reads[at]) <= MOST_GATHERED
+        ]
         self.singles: Sequence[int] = short if len(short) > 1 else ()
         if self.singles:
-            self._gathered, self._bias = self._padded([_slots(reads[at]) for at in self.singles])
+            self._gathered, self._bias = self._pad_singles([_list_slots(reads[at]) for at in self.singles])
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Store the batch's keys and values, [num_tokens, num_kv_heads, head_dim]."""
@@ -106,20 +109,22 @@ class PoolView:
         self._pool.values[layer].index_copy_(0, self._slots, values)
 
     def runs(self, layer: int, index: int) -> list[Run]:
-        """Views of the pool."""
+        """Return views of the pool."""
         keys, values = self._pool.keys[layer], self._pool.values[layer]
         return [(keys[first:last], values[first:last]) for first, last in self._reads[index]]
 
     def gather(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Copies of the singles' keys and values, side by side, and the bias."""
+        """Return copies of the singles' keys and values, side by side, and the bias."""
         shape = (self._bias.shape[0], self._bias.shape[-1], *self._pool.keys[layer].shape[1:])
         keys, values = (
             part[layer].index_select(0, self._gathered).view(shape) for part in (self._pool.keys, self._pool.values)
         )
         return keys, values, self._bias
 
-    def _padded(self, slots: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """The slots of all behind one another, each padded with its own last, whose values are finite; and the bias."""
+    def _pad_singles(self, slots: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Join the slots of all singles, each padded with its own last slot, whose values are finite; return them and
+        the bias.
+        """
         most = max(map(len, slots))
         gathered = torch.cat([F.pad(own, (0, most - len(own)), value=int(own[-1])) for own in slots])
         num_seen = torch.tensor([len(own) for own in slots])[:, None]
@@ -128,19 +133,19 @@ class PoolView:
         return gathered.to(self._pool.device), bias[:, None, None].to(self._pool.device)
 
 
-def _slots(ranges: Iterable[SlotRange]) -> Tensor:
+def _list_slots(ranges: Iterable[SlotRange]) -> Tensor:
     return torch.cat([torch.arange(first, last) for first, last in ranges])
 
 
-def _brought(slots: Tensor, device: torch.device) -> Tensor:
-    """On the device, without waiting for what that is doing."""
+def _copy_to_device(slots: Tensor, device: torch.device) -> Tensor:
+    """Copy to the device without waiting for its work."""
     return slots if device.type == "cpu" else slots.pin_memory().to(device, non_blocking=True)
 
 
-def _num_slots(ranges: Sequence[SlotRange]) -> int:
+def _count_slots(ranges: Sequence[SlotRange]) -> int:
     return sum(last - first for first, last in ranges)
 
 
 def page_bytes(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
-    """Bytes of one page in all layers."""
+    """Return the bytes of one page in all layers."""
     return 2 * config.num_layers * page_size * config.num_kv_heads * config.head_dim * dtype.itemsize

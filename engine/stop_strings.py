@@ -1,4 +1,4 @@
-"""Turns token ids into output bytes, finds where the output ends and says which bytes are certain to be output."""
+"""Turns token ids into output bytes, finds the end of the output, and reports which bytes are certain to be output."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ LONGEST_CHARACTER = 4
 class StopFinder:
     """Collects one sequence's bytes up to the first stop string, however it is spread over tokens.
 
-    The output ends with the byte that makes the first stop string complete; of those that are complete there the
-    longest is cut off. So it does not matter how the bytes are parted into tokens. Takes time in proportion to the
-    bytes and the number of stop strings.
-    Example: with stop b"</x>", the bytes b"a</" release b"a"; b"b" behind them releases b"</b".
+    The output ends with the byte that completes the first stop string; if several are complete there, the longest is
+    cut off. So the result does not depend on how the bytes are split into tokens. Takes time in proportion to the bytes
+    and the number of stop strings.
+
+    Example: with stop b"</x>", the bytes b"a</" release b"a"; b"b" after them releases b"</b".
     """
 
     def __init__(self, token_bytes: Sequence[bytes], stop_ids: frozenset[int], stop: tuple[bytes, ...]) -> None:
@@ -25,7 +26,7 @@ class StopFinder:
         self.stopped = False
 
     def push(self, token_id: int) -> bool:
-        """Take the next token; True when it ends the output."""
+        """Add the next token; return whether it ends the output."""
         assert not self.stopped
         if token_id in self._stop_ids:
             self.stopped = True
@@ -42,15 +43,15 @@ class StopFinder:
         return False
 
     def release(self, *, finished: bool) -> bytes:
-        """Bytes that are output for certain and were not released before, up to the end of a UTF-8 character.
+        """Return the bytes that are certain to be output and not released yet, up to the end of a UTF-8 character.
 
-        Bytes that are part of no character and cannot become one are released as they are. With `finished`, or behind
-        a stop, all that is left is released.
+        Bytes that are part of no character and cannot become one are released as they are. With `finished`, or after a
+        stop, everything left is released.
         """
         end = len(self.text)
         if not (finished or self.stopped):
             end -= max((stop.num_matched for stop in self._stops), default=0)
-            end = character_border(self.text, end)
+            end = find_character_border(self.text, end)
         text = bytes(self.text[self._released : end])
         self._released = end
         return text
@@ -59,8 +60,8 @@ class StopFinder:
 class _StopString:
     """How much of one stop string the text ends with (Knuth, Morris and Pratt 1977, Fast pattern matching in strings).
 
-    `_shorter[n]` is the length of the next shorter beginning that the first n + 1 bytes end with: where the byte
-    behind them is another one, the match goes on from there. Example: b"abab" -> [0, 0, 1, 2].
+    `_shorter[n]` is the length of the next shorter prefix that the first n + 1 bytes end with: if another byte follows
+    them, the match goes on from there. Example: b"abab" -> [0, 0, 1, 2].
     """
 
     def __init__(self, stop: bytes) -> None:
@@ -68,24 +69,24 @@ class _StopString:
         self.num_matched = 0
         self._shorter = [0]
         for byte in stop[1:]:
-            self._shorter.append(self._extended(self._shorter[-1], byte))
+            self._shorter.append(self._extend_match(self._shorter[-1], byte))
 
     def complete_with(self, byte: int) -> int:
-        """Take the text's next byte: the stop string's length if it is complete with it (and the last), or 0."""
-        self.num_matched = self._extended(self.num_matched, byte)
+        """Add the text's next byte; return the stop string's length if this byte completes it, else 0."""
+        self.num_matched = self._extend_match(self.num_matched, byte)
         return self.num_matched if self.num_matched == len(self._stop) else 0
 
-    def _extended(self, num_matched: int, byte: int) -> int:
+    def _extend_match(self, num_matched: int, byte: int) -> int:
         while num_matched and self._stop[num_matched] != byte:
             num_matched = self._shorter[num_matched - 1]
         return num_matched + (self._stop[num_matched] == byte)
 
 
-def character_border(text: bytearray, end: int) -> int:
-    """The last place up to `end` that does not part a UTF-8 character, or what may yet become one.
+def find_character_border(text: bytearray, end: int) -> int:
+    """Return the last position up to `end` that does not split a UTF-8 character, or what may still become one.
 
-    The bytes behind `end` are looked at, too: they may show that the ones before it are no character.
-    Example: of b"a\\xe2\\x82" (the first two bytes of a euro sign behind a letter), 3 -> 1; of b"a\\xe2<", 2 -> 2.
+    The bytes after `end` are read too: they may show that the ones before it are no character. Example: of
+    b"a\\xe2\\x82" (the first two bytes of a euro sign after a letter), 3 -> 1; of b"a\\xe2<", 2 -> 2.
     """
     for start in range(end - 1, max(end - LONGEST_CHARACTER, -1), -1):
         size = _size_by_first_byte(text[start])
@@ -96,14 +97,14 @@ def character_border(text: bytearray, end: int) -> int:
 
 
 def _size_by_first_byte(byte: int) -> int:
-    """Bytes of the character that begins so; 0 for a byte that continues one. One that begins none stands alone."""
+    """Return the bytes of the character that begins so; 0 for a continuation byte, 1 for a byte that begins none."""
     if 0x80 <= byte < 0xC0:
         return 0
     return 2 if 0xC2 <= byte < 0xE0 else 3 if 0xE0 <= byte < 0xF0 else 4 if 0xF0 <= byte < 0xF5 else 1
 
 
 def _may_be_character(part: bytes) -> bool:
-    """Whether the bytes are a character or the beginning of one."""
+    """Return whether the bytes are a character or the beginning of one."""
     try:
         part.decode()
     except UnicodeDecodeError as error:

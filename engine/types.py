@@ -1,11 +1,11 @@
-"""Values that the engine takes and gives: requests, results, drafts, usage and reuse."""
+"""Public values of the engine: requests, results, drafts, usage and KV reuse."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,34 +13,38 @@ from numpy.typing import NDArray
 from engine.errors import EngineError, RequestError
 
 ReuseMode = Literal["exact", "fast", "turbo"]
-"""How much KV a prompt takes from earlier ones.
+"""How much KV a prompt takes from earlier prompts.
 
-`exact`: that of its longest cached prefix, so that the answer is that of a cold run. `fast`: that of unchanged tokens
-behind a change, too, but for the rest of the changed segment and a budget of others. `turbo`: that of all unchanged
-tokens.
+`exact`: only that of its longest cached prefix, so the answer is that of a cold run. `fast`: also that of unchanged
+tokens after a change, except the rest of the changed segment and a share given by a budget. `turbo`: that of all
+unchanged tokens.
 """
 
 RecomputeReason = Literal["changed", "segment", "budget", "asked", "tail"]
-"""Why a prompt's token is run: nothing stored fits it; it stands behind a change in the changed segment; it was chosen
-by the budget; the request asks for it; it is among the last, whose logits or whose view of the whole is wanted."""
+"""Why a prompt token is computed: `changed`, nothing stored fits it; `segment`, it follows a change in the same
+segment; `budget`, the budget chose it; `asked`, the request asks for it; `tail`, it is the last token, whose logits are
+needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptSegment:
-    """A run of a prompt's tokens that a change affects as a whole: a definition in a file, a message of a history."""
+    """A run of prompt tokens that a change invalidates as a whole: a definition in a file, or a turn of a conversation.
+
+    key: names the content; b"" for content that changes often.
+    """
 
     token_ids: Sequence[int]
+    key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """What a request allows. Raises RequestError where the numbers make no sense.
+    """The KV reuse that a request allows. Raises RequestError for values that make no sense.
 
-    segment_ends: where the prompt's segments end, in tokens, ascending; what lies behind the last is one more. budget:
-    the share, in [0, 1], of the tokens behind the first change that is run again although it is stored (None: the
-    mode's own; 1: all of them, which is a full prefill). recompute: half-open ranges of the prompt that are run
-    whatever is stored. edit_class: what kind of edit the prompt follows, as the caller names it; audits keep apart what
-    they find of each.
+    segment_ends: the ends of the prompt's segments, in tokens, ascending; the tokens after the last one are one more
+    segment. budget: the share, in [0, 1], of the stored tokens after the first change that is computed again (None: the
+    mode's default; 1: all, a full prefill). recompute: half-open ranges of the prompt that are computed even if they
+    are stored. edit_class: the caller's name for the kind of edit; audits keep separate estimates for each.
     """
 
     mode: ReuseMode = "exact"
@@ -60,22 +64,22 @@ class Reuse:
             raise RequestError("a range to recompute begins before the prompt or ends before it begins")
 
     @classmethod
-    def of(cls, segments: Sequence[PromptSegment], mode: ReuseMode, budget: float | None = None) -> Reuse:
-        """For a prompt of these segments."""
+    def from_segments(cls, segments: Sequence[PromptSegment], mode: ReuseMode, budget: float | None = None) -> Reuse:
+        """Return the reuse for a prompt of these segments."""
         return cls(mode, tuple(accumulate(len(each.token_ids) for each in segments)), budget)
 
 
 EXACT = Reuse()
-"""What a request allows that says nothing."""
+"""The reuse of a request that does not set one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Match:
-    """The prompt's tokens [start, start + len(slots)) are stored, in these slots of the span store, in this order.
+    """A run of prompt tokens that is stored: tokens [start, start + len(slots)) are in these slots of the span store.
 
-    source: where the first of them stood in the prompt that it was stored of. record: which prompt that was; matches
-    of one record that keep their distance saw one another. generation: 0 where the stored KV is what a full prefill
-    computed; n where it looked back on KV that was taken over and had missed n changes.
+    source: the position of the first token in the prompt that it was stored from. record: the number of that prompt;
+    the KV of matches of one record that keep their distance attended to one another. generation: 0 if the stored KV is
+    what a full prefill computes; n if it attended to reused KV that had missed n changes.
     """
 
     start: int
@@ -86,18 +90,18 @@ class Match:
 
     @property
     def end(self) -> int:
-        """The position behind its last token."""
+        """The position after its last token."""
         return self.start + len(self.slots)
 
     def cut(self, start: int, end: int) -> Match:
-        """The part of it at the positions [start, end), which must lie within."""
+        """Return the part at positions [start, end), which must lie within the match."""
         assert self.start <= start <= end <= self.end, "the part is not of this match"
         first = start - self.start
         return Match(start, self.slots[first : end - self.start], self.source + first, self.record, self.generation)
 
 
 FinishReason = Literal["stop", "length"]
-"""`stop`: a stop id or stop string came; `length`: the token limit was reached, the text may be cut."""
+"""`stop`: a stop id or stop string came. `length`: the token limit was reached, so the text may be cut off."""
 
 
 LARGEST_BIAS = 1e4
@@ -112,15 +116,15 @@ LIMITS = {
     "deadline_s": (0.0, 1e9),
     "retain_s": (0.0, 1e9),
 }
-"""What the numbers of a request may be; a count may be left out where its field says so."""
+"""The allowed range of each number of a request. None is allowed where the field's type says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftRun:
     """Neighbouring draft tokens from one source, which statistics name.
 
-    hazard: how likely the model is to depart at one of them, in (0, 1), as far as the drafter can tell before the
-    model has been seen; what is accepted and rejected of the source corrects it.
+    hazard: the drafter's estimate, in (0, 1), of the probability that the model rejects one of these tokens. The engine
+    corrects it by what is accepted and rejected of the source.
     """
 
     source: str
@@ -129,109 +133,58 @@ class DraftRun:
 
 
 @dataclass(frozen=True, slots=True)
-class DraftBranch:
-    """Another way on: behind the first `at` tokens of a draft come `token_ids`, not what the draft has there.
-
-    chance: how likely the model is to write the first of them, once it has come to that place. hazard: how likely it
-    then is to depart at each one behind that. Both are in [0, 1], as far as the drafter can tell; `source` is what
-    statistics call these tokens. It is best given to the output's end: as much of it is run as pays, and what ends the
-    output pays most. One that begins as the draft goes on is of no use, and does no harm.
-    """
-
-    at: int
-    token_ids: Sequence[int]
-    chance: float
-    source: str = "branch"
-    hazard: float = 0.01
-
-    def __post_init__(self) -> None:
-        if self.at < 0 or not self.token_ids or not (0.0 <= self.chance <= 1.0 and 0.0 <= self.hazard <= 1.0):
-            raise ValueError(
-                f"a branch of {len(self.token_ids)} tokens at {self.at}, chance {self.chance}, hazard {self.hazard}"
-            )
-
-
-@dataclass(frozen=True, slots=True)
 class Draft:
-    """A guess at the next tokens. `runs`, in order, tell where they come from; they cover all of `token_ids`.
-
-    Where two candidates part, `branch` may hold the other one: a tree of one fork, both sides of which a pass can run.
-    """
+    """A guess at the next tokens. `runs`, in order, name the sources and cover all of `token_ids`."""
 
     token_ids: Sequence[int]
     runs: tuple[DraftRun, ...]
-    branch: DraftBranch | None = None
 
     @classmethod
-    def of(cls, token_ids: Sequence[int], source: str = "draft", hazard: float = 0.01) -> Draft:
-        """A guess from one source, with the same hazard everywhere."""
+    def from_tokens(cls, token_ids: Sequence[int], source: str = "draft", hazard: float = 0.01) -> Draft:
+        """Return a draft from one source with the same hazard for every token."""
         return cls(token_ids, (DraftRun(source, len(token_ids), hazard),) if token_ids else ())
 
     def first(self, num_tokens: int) -> Draft:
-        """The guess at the first `num_tokens` of them, and of those along the branch."""
-        branch = self.branch
-        if branch is not None and branch.at + len(branch.token_ids) > num_tokens:
-            own_ids = branch.token_ids[: max(0, num_tokens - branch.at)]
-            branch = replace(branch, token_ids=own_ids) if own_ids else None
+        """Return the draft's first `num_tokens` tokens, or all of them if it has fewer."""
         if num_tokens >= len(self.token_ids):
-            return self if branch is self.branch else replace(self, branch=branch)
+            return self
         runs, left = [], num_tokens
         for run in self.runs:
             if left > 0:
                 runs.append(DraftRun(run.source, min(run.num_tokens, left), run.hazard))
                 left -= run.num_tokens
-        return Draft(self.token_ids[:num_tokens], tuple(runs), branch)
+        return Draft(self.token_ids[:num_tokens], tuple(runs))
 
 
 class Proposer(Protocol):
-    """Guesses what the model will write next; a wrong guess costs time, and changes the output in near ties at most."""
+    """A drafter: it proposes the tokens that may come next. A wrong draft costs time; it can change the output only at
+    near ties.
+    """
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
-        """Up to `max_tokens` ids that may follow `output_ids`, all that the model has written so far."""
-        ...
-
-
-@runtime_checkable
-class RowObserver(Protocol):
-    """A proposer that also learns from what the model would have written behind its departure from a draft."""
-
-    def rows_behind(self, num_accepted: int, num_drafted: int) -> int:
-        """How many rows behind a departure are to be looked at, once it is known where it is.
-
-        The pass has run them anyway, but for the LM head: on a 0.5B model a row of it costs a third of what its layers
-        did. Rows that lie in a block with rows that were needed are shown in any case.
-        """
-        ...
-
-    def observe(self, num_output: int, draft_ids: Sequence[int], likeliest_ids: Sequence[int]) -> None:
-        """What a pass over a draft showed, before the tokens chosen in it join the output.
-
-        The draft stood behind the first `num_output` output tokens; `likeliest_ids[i]` is the likeliest token behind
-        `draft_ids[:i]`, for all rows that were looked at. Rows behind a departure follow what was not written: they
-        are hints. Under sampling, where the output departs from the likeliest token by chance, so are all.
-        """
+        """Return up to `max_tokens` ids that may follow `output_ids`, the whole output so far."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One sequence to be continued.
+    """A request to continue one sequence.
 
-    prompt: token ids (text only for `ContinuousBatchingEngine`, which has a tokenizer). max_new_tokens: the most ids
-    to write. temperature: 0 is greedy. top_k: only the k likeliest tokens (0: all). top_p: the smallest set of tokens
-    whose probabilities reach it. min_p: only tokens at least min_p times as likely as the likeliest.
-    repetition_penalty: logits of tokens of prompt and output are divided by it where positive, multiplied where not.
+    prompt: token ids (text only for `ContinuousBatchingEngine`, which has a tokenizer). max_new_tokens: the most ids to
+    write. temperature: 0 is greedy. top_k: only the k most likely tokens (0: all). top_p: the smallest set of tokens
+    whose probabilities reach it. min_p: only tokens at least min_p times as likely as the most likely one.
+    repetition_penalty: logits of tokens in prompt and output are divided by it if positive, multiplied if negative.
     logit_bias: added to the logits of these ids. seed: makes sampling repeatable, whatever else runs. stop_ids: ids
-    that end the output and are not part of it. stop: byte strings that end the output and are not part of it.
-    logprobs: for each output token its log-probability and those of so many likeliest ones (0: its own only).
-    forced_ids: the output begins with these ids, whatever the model would choose. They run many a pass, as accepted
-    draft tokens do; with `logprobs` each gets its log-probability, without they cost no logits. So a given text is
-    scored (teacher forcing), or an answer begun.
+    that end the output and are not part of it. stop: byte strings that end the output and are not part of it. logprobs:
+    return for each output token its log-probability and those of this many most likely tokens (0: its own only).
+    forced_ids: the output begins with these ids, whatever the model would choose. A pass runs many of them, like
+    accepted draft tokens; with `logprobs` each gets its log-probability, without they need no logits. Use them to score
+    a given text (teacher forcing) or to begin an answer.
 
-    priority: lower goes first. deadline_s: seconds from submission after which it fails. retain_s: seconds for which
-    its KV is kept before that of others, when memory is short. salt: KV is shared between equal salts only (one a
-    tenant). adapter: the name of a LoRA adapter that the engine has loaded. reuse: how much KV of earlier prompts it
-    may take beside its cached prefix, by which its output can differ from that of a cold run.
+    priority: lower goes first. deadline_s: seconds after submission at which the request fails. retain_s: seconds for
+    which its KV is kept before that of other requests when memory is short. salt: KV is shared between equal salts only
+    (one for each tenant). adapter: the name of a loaded LoRA adapter. reuse: how much KV of earlier prompts it may take
+    besides its cached prefix; with reuse, the output can differ from that of a cold run.
     """
 
     prompt: Sequence[int] | str
@@ -274,7 +227,7 @@ class GenerationRequest:
 
     @property
     def prompt_ids(self) -> Sequence[int]:
-        """The prompt, which must be token ids by now."""
+        """The prompt as token ids. Raises RequestError if it is text."""
         if isinstance(self.prompt, str):
             raise RequestError("the prompt is text; the engine takes token ids (ContinuousBatchingEngine takes text)")
         return self.prompt
@@ -282,34 +235,34 @@ class GenerationRequest:
 
 @dataclass(slots=True)
 class SourceUsage:
-    """Draft tokens of one source that were put before the model, and those of them that it wrote, too."""
+    """Draft tokens of one source that were verified, and those of them that the model accepted."""
 
     drafted: int = 0
     accepted: int = 0
 
     @property
-    def rejected(self) -> int:
-        """Those that it did not write, or that stood behind such a one."""
+    def num_rejected(self) -> int:
+        """Draft tokens that the model did not write, and those after one."""
         return self.drafted - self.accepted
 
     def add(self, other: SourceUsage) -> None:
-        """Count what another one counts, too."""
+        """Add the counts of another one."""
         self.drafted += other.drafted
         self.accepted += other.accepted
 
 
 @dataclass(slots=True)
 class GenerationUsage:
-    """Tokens of one request by reason, counted as it runs; `accepted <= drafted`, the rest was rejected.
+    """Token counts of one request; `accepted <= drafted`, the rest was rejected.
 
-    `cached` counts the prompt's tokens that were not run because their exact KV was there, `reused_approximate` those
-    that took KV of an earlier prompt with another beginning, `recomputed` those that were run, split by why in
-    `recomputed_by`; the three add up to `prompt`. `preempted`: how often the sequence lost its pages to another and was
-    run again. `prefill_forwards` are those of the `forwards` that ran tokens of the prompt, the one with its last ones
-    among them, which gives output, too. `by_source` splits `drafted` and `accepted` by the names that the drafter gave
-    its runs. `near_ties` are greedy choices that were so
-    near a tie that the last bits, which depend on what runs beside a row, may have decided them. `reused_at` are the
-    half-open ranges of the prompt whose tokens `reused_approximate` counts, ascending; the cached ones are its first.
+    `cached`: prompt tokens that were not computed because their exact KV was cached. `reused_approximate`: prompt
+    tokens that took KV from an earlier prompt with another beginning. `recomputed`: prompt tokens that were computed,
+    split by reason in `recomputed_by`. The three add up to `prompt`. `preempted`: how often the sequence lost its pages
+    to another one and was run again. `prefill_forwards`: those of the `forwards` that ran prompt tokens, including the
+    one with the last prompt tokens, which also gives output. `by_source` splits `drafted` and `accepted` by the names
+    of the draft's runs. `near_ties`: greedy choices so near a tie that rounding, which depends on what else is in the
+    pass, may have decided them. `reused_at`: half-open ranges of the prompt whose tokens `reused_approximate` counts,
+    ascending; the cached tokens are the prompt's first ones.
     """
 
     prompt: int = 0
@@ -329,15 +282,15 @@ class GenerationUsage:
 
     @property
     def prefix_hit_rate(self) -> float:
-        """Share of the prompt that was cached."""
+        """The share of the prompt that was cached."""
         return self.cached / self.prompt if self.prompt else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """The natural logarithm of one output token's probability, and the likeliest ids with theirs, best first.
+    """The natural logarithm of one output token's probability, and the most likely ids with theirs, best first.
 
-    Of the model's own distribution (after bias and penalty, before temperature and the cuts of top-k, top-p, min-p).
+    The distribution is the model's own: after bias and penalty, before temperature, top-k, top-p and min-p.
     """
 
     token_id: int
@@ -347,10 +300,11 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class GenerationStep:
-    """What one forward pass added: `text` is what became certain to be output (it may lag behind the ids).
+    """What one forward pass added. `text` are the bytes that became certain to be output; they may lag behind the ids.
 
-    `text` ends at the end of a UTF-8 character. Both are empty behind a chunk of the prompt. Of the ids the first
-    `num_accepted` were drafted, as `num_drafted` tokens were in this pass; those behind are the model's own, or forced.
+    `text` ends at the end of a UTF-8 character. Ids and text are empty after a prompt chunk that is not the last.
+    `num_drafted` tokens were drafted in this pass; the first `num_accepted` ids are accepted ones, the rest are the
+    model's own, or forced.
     """
 
     token_ids: tuple[int, ...]
@@ -362,7 +316,7 @@ class GenerationStep:
 
 @dataclass(frozen=True, slots=True)
 class GenerationResult:
-    """A finished sequence. `text` is the output's bytes up to the stop, `token_ids` all ids up to the stop id."""
+    """A finished sequence. `text` are the output's bytes up to the stop, `token_ids` all ids up to the stop id."""
 
     token_ids: tuple[int, ...]
     text: bytes
@@ -373,7 +327,7 @@ class GenerationResult:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What one step of the engine gave one request; `result` or `error` is the last that the request gets.
+    """What one step of the engine gave one request; `result` or `error` is the last output of a request.
 
     The pass that ends an output gives its last `step` together with the `result`, or before it.
     """

@@ -19,34 +19,34 @@ from engine.errors import Cancelled, EngineClosed, EngineError, EngineFault
 from engine.types import GenerationRequest, GenerationResult, GenerationStep, Output, Proposer
 
 EXIT_SECONDS = 10.0
-"""How long the interpreter's exit waits for the step that is running: a thread inside torch aborts the process."""
+"""How long the interpreter's exit waits for the step that is running: a thread inside torch would abort the process."""
 
 
 class Core(Protocol):
-    """A single-threaded engine; its worker's thread is the only one that calls it."""
+    """A single-threaded engine; only its worker's thread calls it."""
 
     def add(self, request: GenerationRequest, proposer: Proposer | None, /) -> int:
-        """Take a request and return its id; raises RequestError, DoesNotFit or QueueFull."""
+        """Add a request and return its id; raises RequestError, DoesNotFit or QueueFull."""
         ...
 
     def cancel(self, request_id: int, /) -> None:
-        """Forget a request in any state; its memory is free at once."""
+        """Remove a request in any state and free its memory."""
         ...
 
     def step(self) -> list[Output]:
-        """One pass over what is scheduled. What it raises is a fault of its own, not of one request."""
+        """Run one pass over what is scheduled. An exception is a fault of the core, not of one request."""
         ...
 
     def has_pending_work(self) -> bool:
-        """Whether a step would do something."""
+        """Return whether a step would do anything."""
         ...
 
     def reset(self) -> None:
-        """Forget every request, whatever state a fault has left; raises where that cannot be done."""
+        """Forget every request, whatever state a fault has left; raises if that fails."""
         ...
 
     def close(self) -> None:
-        """The last call: write down what is to outlive it."""
+        """Write down what is to outlive the core. This is the last call."""
         ...
 
 
@@ -57,9 +57,9 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One request on its way: where its outputs go, and the core's id for it once it is taken.
+    """A submitted request: where its outputs go, and its id in the core once it is added.
 
-    `deliver` is called in the worker's thread and must not block; a RuntimeError says that nobody listens any more.
+    `deliver` is called in the worker's thread and must not block; it raises RuntimeError if nobody listens any more.
     """
 
     deliver: Callable[[Output], object]
@@ -67,9 +67,9 @@ class Ticket:
 
 
 class Worker(Generic[C]):
-    """Owns a core and the thread that runs it; made once an engine, used from any thread.
+    """Owns a core and the thread that runs it. There is one for each engine; any thread may use it.
 
-    Only its futures and `close` wait for a step. A worker that nobody refers to any more stops.
+    Only its futures and `close` wait for a step. A worker that is no longer referenced stops.
     """
 
     def __init__(self, core: C) -> None:
@@ -81,14 +81,11 @@ class Worker(Generic[C]):
         self._thread.start()
 
     def submit(self, ticket: Ticket, request: GenerationRequest, proposer: Proposer | None) -> Future[None]:
-        """Have the core take a request before its next step; the future raises what the core refuses it with.
-
-        Raises EngineClosed.
-        """
+        """Have the core add a request before its next step; the future raises the core's error. Raises EngineClosed."""
         return self.call(partial(self._loop.admit, ticket, request, proposer))
 
     def cancel(self, ticket: Ticket) -> None:
-        """Take a request back before the next step; who still listens gets Cancelled. Never waits, in no state fails.
+        """Cancel a request before the next step; its reader gets Cancelled. Never waits and never fails.
 
         Garbage collection may call this at any point of any thread, so it takes no lock of ours.
         """
@@ -100,15 +97,17 @@ class Worker(Generic[C]):
         return self._loop.call(function)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Stop behind the step that is running, failing what is left with EngineClosed; again does nothing more."""
+        """Stop after the step that is running and fail pending requests with EngineClosed; a second call
+        does nothing.
+        """
         self._loop.close()
         self._thread.join(timeout_s)
 
 
 class _Loop(Generic[C]):
-    """The thread's side. It does not refer to its Worker, which can so be collected while the thread sleeps.
+    """The thread's side. It does not refer to its Worker, so that a Worker can be collected while the thread sleeps.
 
-    `SimpleQueue` is the one queue of the standard library whose `put` may interrupt itself (in a finaliser).
+    `SimpleQueue` is the only queue of the standard library whose `put` may interrupt itself (in a finaliser).
     """
 
     def __init__(self, core: C) -> None:
@@ -121,31 +120,31 @@ class _Loop(Generic[C]):
         self._fault: Exception | None = None
 
     def run(self) -> None:
-        """Until it is stopped: answer calls, then step."""
+        """Run calls and steps until the loop is stopped."""
         try:
             while not self._stopping:
-                self._turn()
+                self._run_once()
         except Exception as fault:  # noqa: BLE001 -- the outermost loop of this thread: later callers are told
             self._fault = fault
         finally:
-            self._end()
+            self._shut_down()
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         try:
-            self._answer_calls(wait=not self._core.has_pending_work())
+            self._run_calls(wait=not self._core.has_pending_work())
             if self._core.has_pending_work() and not self._stopping:
                 for output in self._core.step():
-                    self._hand_over(output)
+                    self._deliver(output)
             left = len(self._tickets)
             assert self._core.has_pending_work() or not left, f"no work is left and {left} requests have no end"
         except Exception as fault:
-            self._fail_all(partial(_fault_of, fault))
+            self._fail_all(partial(_make_fault, fault))
             self._core.reset()
             if self._core.has_pending_work():
                 raise
 
-    def _answer_calls(self, *, wait: bool) -> None:
-        """Run what waits in the inbox now; what comes meanwhile is for the next turn, so that steps go on."""
+    def _run_calls(self, *, wait: bool) -> None:
+        """Run the calls that are in the inbox now. Later ones wait for the next turn, so that steps go on."""
         for _ in range(max(int(wait), self._inbox.qsize())):
             future, function = self._inbox.get()
             if future is None:
@@ -156,7 +155,7 @@ class _Loop(Generic[C]):
                 except Exception as error:  # noqa: BLE001 -- it is raised in the caller
                     future.set_exception(error)
 
-    def _hand_over(self, output: Output) -> None:
+    def _deliver(self, output: Output) -> None:
         ticket = self._tickets.get(output.id)
         if ticket is None:  # taken back meanwhile
             return
@@ -168,28 +167,28 @@ class _Loop(Generic[C]):
             self.cancel(ticket)
 
     def _fail_all(self, error: Callable[[], EngineError]) -> None:
-        """End every request, each with an exception of its own: what two threads raise must be two."""
+        """End every request, each with an exception of its own: two threads must not raise the same one."""
         for number in list(self._tickets):
-            self._hand_over(Output(number, error=error()))
+            self._deliver(Output(number, error=error()))
 
-    def _end(self) -> None:
+    def _shut_down(self) -> None:
         with self._gate:
             self._closed = True
-        self._fail_all(self._closed_error)
+        self._fail_all(self._make_closed_error)
         while not self._inbox.empty():
             future, _ = self._inbox.get()
             if future is not None and future.set_running_or_notify_cancel():
-                future.set_exception(self._closed_error())
+                future.set_exception(self._make_closed_error())
         with suppress(Exception):  # nobody is left to be told
             self._core.close()
 
-    def _closed_error(self) -> EngineClosed:
+    def _make_closed_error(self) -> EngineClosed:
         if self._fault is None:
             return EngineClosed("the engine is closed; it takes no more requests")
-        return _caused(EngineClosed(f"the engine broke down and is closed: {self._fault}"), self._fault)
+        return _attach_cause(EngineClosed(f"the engine broke down and is closed: {self._fault}"), self._fault)
 
     def admit(self, ticket: Ticket, request: GenerationRequest, proposer: Proposer | None, core: C) -> None:
-        """In the thread: have the core take the request."""
+        """In the thread: have the core add the request."""
         try:
             ticket.id = core.add(request, proposer)
         except EngineError:
@@ -199,47 +198,47 @@ class _Loop(Generic[C]):
         self._tickets[ticket.id] = ticket
 
     def cancel(self, ticket: Ticket) -> None:
-        """In the thread: take the request back, if it was taken and is not finished."""
+        """In the thread: cancel the request, if it was added and is not finished."""
         if ticket.id is not None and self._tickets.get(ticket.id) is ticket:
             self._core.cancel(ticket.id)
-            self._hand_over(Output(ticket.id, error=Cancelled()))
+            self._deliver(Output(ticket.id, error=Cancelled()))
 
     def stop(self) -> None:
-        """In the thread: let this turn be the last."""
+        """In the thread: stop after this turn."""
         self._stopping = True
 
     def post(self, function: Callable[[], None]) -> None:
-        """From any thread: have a function run before the next step, or never if the loop has ended."""
+        """From any thread: run a function before the next step, or never if the loop has ended."""
         self._inbox.put((None, function))
 
     def call(self, function: Callable[[C], T]) -> Future[T]:
-        """From any thread: have a function of the core run before the next step; raises EngineClosed."""
+        """From any thread: run a function of the core before the next step; raises EngineClosed."""
         future: Future[T] = Future()
         with self._gate:
             if self._closed:
-                raise self._closed_error()
+                raise self._make_closed_error()
             self._inbox.put((future, partial(function, self._core)))
         return future
 
     def close(self) -> None:
-        """From any thread: let no more calls in, and stop behind those that are there."""
+        """From any thread: accept no more calls, and stop after those that wait."""
         with self._gate:
             self._closed = True
         self.post(self.stop)
 
 
-def _fault_of(cause: Exception) -> EngineFault:
-    return _caused(EngineFault(f"the engine failed: {type(cause).__name__}: {cause}"), cause)
+def _make_fault(cause: Exception) -> EngineFault:
+    return _attach_cause(EngineFault(f"the engine failed: {type(cause).__name__}: {cause}"), cause)
 
 
-def _caused(error: E, cause: Exception) -> E:
+def _attach_cause(error: E, cause: Exception) -> E:
     error.__cause__ = cause
     return error
 
 
 _OPEN: weakref.WeakSet[Worker[Any]] = weakref.WeakSet()
 _THREADS: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-"""Those that run, also behind a worker that is gone: they free the core's tensors as their last act."""
+"""Threads that run, also those of a worker that is gone: they free the core's tensors last."""
 
 
 @atexit.register
@@ -251,11 +250,11 @@ def _end_all() -> None:
 
 
 _NO_ID = -1
-"""Of an output that the core does not know of."""
+"""The id of an output that the core does not know."""
 
 
 class _Stream:
-    """A request that was submitted; whoever drops it takes the request back.
+    """A submitted request; dropping the stream cancels it.
 
     `result` is None until the output has ended. The worker does not refer to a stream, only to its ticket.
     """
@@ -270,7 +269,7 @@ class _Stream:
         self._give_up()
 
     def cancel(self) -> None:
-        """Take the request back, from any thread: who waits for its next step gets Cancelled, at once."""
+        """Cancel the request from any thread; a reader that waits for its next step gets Cancelled at once."""
         self._worker.cancel(self._ticket)
         with suppress(RuntimeError):  # the event loop of whoever listened is closed
             self._ticket.deliver(Output(_NO_ID, error=Cancelled()))
@@ -281,7 +280,7 @@ class _Stream:
             self._worker.cancel(self._ticket)
 
     def _read(self, output: Output) -> GenerationStep | None:
-        """The step in an output, if there is one; raises its error."""
+        """Return the step of an output, if it has one; raise its error."""
         self._ended = output.result is not None or output.error is not None
         self.result = output.result
         if output.error is not None:
@@ -290,10 +289,10 @@ class _Stream:
 
 
 class Stream(_Stream, Generator[GenerationStep, None, GenerationResult]):
-    """The steps of a request as a generator whose value is the whole result. For one thread.
+    """The steps of a request as a generator whose return value is the result. For one thread.
 
-    It runs from the start on, whether it is read or not. Closing it, dropping it or an exception while it waits
-    (Ctrl-C) takes the request back; then, and behind its end, it is empty.
+    The request runs from the start, whether the stream is read or not. Closing the stream, dropping it or an exception
+    while it waits (Ctrl-C) cancels the request. A stream that has ended or is closed yields nothing.
     """
 
     def __init__(self, worker: Worker[Any], request: GenerationRequest, proposer: Proposer | None = None) -> None:
@@ -307,7 +306,7 @@ class Stream(_Stream, Generator[GenerationStep, None, GenerationResult]):
             raise
 
     def send(self, value: None, /) -> GenerationStep:
-        """The next step, waited for; StopIteration brings the result. Raises a GenerationFailed."""
+        """Wait for the next step and return it; StopIteration carries the result. Raises a GenerationFailed."""
         while not self._ended:
             try:
                 output = self._outputs.get()
@@ -319,19 +318,19 @@ class Stream(_Stream, Generator[GenerationStep, None, GenerationResult]):
         raise StopIteration(self.result)
 
     def throw(self, typ: Any, val: Any = None, tb: TracebackType | None = None, /) -> GenerationStep:
-        """Take the request back and raise."""
+        """Cancel the request and raise."""
         self._give_up()
         return super().throw(typ, val, tb)
 
     def close(self) -> None:
-        """Take the request back, if it has not ended."""
+        """Cancel the request, if it has not ended."""
         self._give_up()
 
 
 class AsyncStream(_Stream):
-    """The steps of a request as an asynchronous iterator, and its `result` behind them. For one task.
+    """The steps of a request as an asynchronous iterator, with its `result` at the end. For one task.
 
-    Closing it, dropping it, leaving its `async with` or cancelling the task that waits takes the request back.
+    Closing it, dropping it, leaving its `async with` or cancelling the task that waits cancels the request.
     """
 
     def __init__(self, worker: Worker[Any]) -> None:
@@ -356,7 +355,7 @@ class AsyncStream(_Stream):
         return self
 
     async def __anext__(self) -> GenerationStep:
-        """The next step; raises a GenerationFailed."""
+        """Return the next step; raises a GenerationFailed."""
         while not self._ended:
             try:
                 output = await self._outputs.get()
@@ -374,5 +373,5 @@ class AsyncStream(_Stream):
         self._give_up()
 
     async def aclose(self) -> None:
-        """Take the request back, if it has not ended."""
+        """Cancel the request, if it has not ended."""
         self._give_up()

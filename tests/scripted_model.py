@@ -38,10 +38,10 @@ from engine.engine import Engine
 from engine.engine_config import EngineConfig
 from engine.kv_cache import KVPages
 from engine.kv_pool import KVPool
-from engine.request import Generation
+from engine.request import RequestState
 from engine.runner.kv_reuse import KVReuse
-from engine.runner.step_rows import PassRows
-from engine.runner.torch_runner import TorchPasses
+from engine.runner.step_rows import StepRows
+from engine.runner.torch_runner import TorchRunner
 from engine.runner.verify import Verification
 from engine.weights.gguf import GGUFModel
 from kernels.accept import TopTokens
@@ -82,9 +82,9 @@ class Script:
     def __init__(self, lines: Sequence[Line], text: TokenizerBundle) -> None:
         self._lines = lines
         self._text = text
-        self._found: weakref.WeakKeyDictionary[Generation, tuple[Line, list[int]]] = weakref.WeakKeyDictionary()
+        self._found: weakref.WeakKeyDictionary[RequestState, tuple[Line, list[int]]] = weakref.WeakKeyDictionary()
 
-    def answer(self, generation: Generation) -> tuple[Line, list[int]]:
+    def answer(self, generation: RequestState) -> tuple[Line, list[int]]:
         """The line that fits a request's prompt, and the tokens that follow the prompt: its end behind them."""
         if generation not in self._found:
             prompt = generation.request.prompt_ids
@@ -129,7 +129,7 @@ class ScriptedDecoder(Decoder):
         return hidden[:, 0].round().long().clamp(0, self.config.vocab_size - 1)
 
 
-class ScriptedPasses(TorchPasses):
+class ScriptedPasses(TorchRunner):
     """Tells the decoder before each pass what the script has behind each of its rows."""
 
     script: Script
@@ -139,15 +139,14 @@ class ScriptedPasses(TorchPasses):
         assert isinstance(model, ScriptedDecoder)
         self._decoder = model
 
-    def run(self, all_rows: Sequence[PassRows], pages: KVPages) -> list[Verification | None]:
-        """As `Passes.run`, in the script's time."""
-        answers = [self.script.answer(rows.generation) for rows in all_rows]
+    def run(self, all_rows: Sequence[StepRows], pages: KVPages) -> list[Verification | None]:
+        """As `ModelRunner.run`, in the script's time."""
+        answers = [self.script.answer(rows.state) for rows in all_rows]
         time.sleep(max(line.pass_s for line, _ in answers))
         self._decoder.next_ids = [
-            answer[min(max(position + 1 - rows.generation.usage.prompt, 0), len(answer) - 1)]
+            answer[min(max(position + 1 - rows.state.usage.prompt, 0), len(answer) - 1)]
             for rows, (_, answer) in zip(all_rows, answers, strict=True)
-            for positions, _ in rows.groups
-            for position in positions
+            for position in rows.positions
         ]
         try:
             return super().run(all_rows, pages)
@@ -164,7 +163,7 @@ def scripted_engine(lines: Sequence[Line], text: TokenizerBundle, config: Engine
     table = text.tokenizer.token_bytes()
     decoder = ScriptedDecoder(tiny_parameters(tiny_config(vocab_size=len(table), max_positions=CONTEXT)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(core, "TorchPasses", Passes)
+        patch.setattr(core, "TorchRunner", Passes)
         return Engine(decoder, table, config)
 
 

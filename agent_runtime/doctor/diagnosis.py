@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from agent_runtime.doctor.causes import Cause, LineChange, causes
 from agent_runtime.doctor.transcripts import PromptText, RecordedSession, render_prompt
 from agent_runtime.errors import BadRequest
-from engine.prompt_difference import first_difference
+from engine.token_prefix import count_common_prefix
 
 BYTES_PER_TOKEN = 3.4
 """Average of Qwen2.5-Coder's tokenizer on recorded agent sessions; assumed without a tokenizer."""
@@ -48,8 +48,7 @@ def count_tokens(first: str, second: str, position: int, encoder: Encoder | None
     """Count the tokens of the second prompt; `position` is the first character that differs."""
     if encoder is not None:
         one, other = encoder.encode(first), encoder.encode(second)
-        difference = first_difference(one, other)
-        num_kept = len(other) if difference is None else difference.index
+        num_kept = count_common_prefix(one, other)
         found = sum(length for _, length in find_runs(one, other, num_kept))
         return Counts(len(other), num_kept, found, estimated=False)
     kept, rest = _estimate_tokens(second[:position]), second[position:]

@@ -49,8 +49,8 @@ def find_measured_speed(name_or_path: str, settings: ModelSettings) -> Speed | N
     import torch  # a slow import
 
     from engine.errors import WeightsError
-    from engine.runner.step_times import machine
-    from engine.speculation.step_times import PassTimesFile
+    from engine.runner.step_timer import describe_machine
+    from engine.speculation.step_times import StepTimesFile
     from engine.weights import load
     from engine.weights.checkpoint import fingerprint
 
@@ -61,5 +61,5 @@ def find_measured_speed(name_or_path: str, settings: ModelSettings) -> Speed | N
         name = find_fingerprint(weights, settings.cache_dir, compute)
     except WeightsError:
         return None
-    times = PassTimesFile(folder, name, machine(torch.device("cpu"))).read()
+    times = StepTimesFile(folder, name, describe_machine(torch.device("cpu"))).read()
     return None if times is None else Speed(ROWS / times(ROWS), "measured")

@@ -118,7 +118,7 @@ def usage_of(counted: GenerationUsage) -> Usage:
         prefill_forwards=counted.prefill_forwards,
         near_ties=counted.near_ties,
         by_source={
-            source: SourceUsage(each.drafted, each.accepted, each.rejected)
+            source: SourceUsage(each.drafted, each.accepted, each.num_rejected)
             for source, each in counted.by_source.items()
         },
         prefix_hit_rate=counted.cached / counted.prompt,

@@ -74,7 +74,7 @@ class SessionPrompt:
         from the old text.
         """
         mode: ReuseMode = "exact" if self.mode == "balanced" else self.mode
-        allowed = Reuse.of(self.segments, mode)
+        allowed = Reuse.from_segments(self.segments, mode)
         if mode == "exact":
             return allowed
         return replace(allowed, recompute=((self.parts[-2].end, self.parts[-1].end),))

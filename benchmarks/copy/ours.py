@@ -22,10 +22,10 @@ from benchmarks.peers.protocol import Job, Speculation, parse_flags, peak_bytes,
 from engine.core import EngineCore
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
-from engine.runner.step_times import machine
+from engine.runner.step_timer import describe_machine
 from engine.scheduler import SchedulerConfig
-from engine.speculation.step_times import PassTimes, PassTimesFile
-from engine.types import Draft, GenerationRequest, Proposer, RowObserver
+from engine.speculation.step_times import StepTimes, StepTimesFile
+from engine.types import Draft, GenerationRequest, Proposer
 
 MODEL = "model"
 """Named as the source of the token that each pass gives for free."""
@@ -70,29 +70,6 @@ class Traced:
         return found
 
 
-class TracedObserver(Traced):
-    """The same for a drafter that wants to be shown what the passes showed."""
-
-    def __init__(self, proposer: Proposer, observer: RowObserver) -> None:
-        """Both are the same object."""
-        super().__init__(proposer)
-        self._observer = observer
-
-    def rows_behind(self, num_accepted: int, num_drafted: int) -> int:
-        """As many as the other wants."""
-        return self._observer.rows_behind(num_accepted, num_drafted)
-
-    def observe(self, num_output: int, draft_ids: Sequence[int], likeliest_ids: Sequence[int]) -> None:
-        """What the pass showed, for the other."""
-        self._observer.observe(num_output, draft_ids, likeliest_ids)
-
-
-def trace_proposer(proposer: Proposer) -> Traced:
-    """Return a proposer that notes its drafts, and is an observer where the other is one."""
-    other: object = proposer
-    return TracedObserver(proposer, other) if isinstance(other, RowObserver) else Traced(proposer)
-
-
 def list_runs(draft: Draft) -> list[tuple[str, int]]:
     """Return sources and how many tokens of each."""
     return [(run.source, run.num_tokens) for run in draft.runs]
@@ -111,7 +88,7 @@ APPLY_KV_GIB = 0.5
 """For an apply of scope `auto`, whose prompts are short."""
 
 
-ROWS_ARE_FREE = PassTimes({1: 1.0, 1024: 1.0})
+ROWS_ARE_FREE = StepTimes({1: 1.0, 1024: 1.0})
 
 
 class AtTheDoor(Exception):
@@ -196,7 +173,7 @@ class CopyOurs(Ours):
 
     def verify(self, asked: dict[str, Any]) -> list[tuple[int, list[float]]]:
         """As it is there, with rows that cost nothing, so that all of a draft is run, whatever may be lost."""
-        kept = PassTimes(self._core.times.seconds)
+        kept = StepTimes(self._core.times.seconds)
         self._core.times.replace(ROWS_ARE_FREE)
         try:
             return super().verify(asked)
@@ -208,7 +185,7 @@ class CopyOurs(Ours):
         job = Job.from_json(raw)
         proposer = self.proposer(job.speculation)
         assert proposer is not None
-        noting = trace_proposer(proposer)
+        noting = Traced(proposer)
         (answer,) = self._run(job, [noting])
         return noting.passes(answer["times"])
 
@@ -248,10 +225,10 @@ def _make_request(case: CopyCase, scope: ScopeName) -> ApplyRequest:
     )
 
 
-def _read_pass_times(settings: ModelSettings, core: EngineCore) -> PassTimes:
+def _read_pass_times(settings: ModelSettings, core: EngineCore) -> StepTimes:
     """The times of passes that the engine of an apply has measured, or read, so that drafts are as long as there."""
     folder, device = settings.cache_dir / "pass-times", core.model.weights.device
-    kept = PassTimesFile(folder, core.model.fingerprint.hex(), machine(device)).read()
+    kept = StepTimesFile(folder, core.model.fingerprint.hex(), describe_machine(device)).read()
     assert kept is not None, f"nothing is kept in {folder}"
     return kept
 

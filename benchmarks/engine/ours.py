@@ -34,7 +34,7 @@ class FixedDraft:
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
         """Return the draft, said to be right: so all of it is put into the pass, whatever a row costs."""
-        return Draft.of(self._token_ids[:max_tokens], hazard=SURE)
+        return Draft.from_tokens(self._token_ids[:max_tokens], hazard=SURE)
 
 
 class Ours:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from benchmarks.peers.protocol import serve, take_stdout
 from engine.config import ModelConfig
-from engine.layers.linear import packs
+from engine.layers.linear import can_pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ def measure_median_seconds(work: Callable[[], object]) -> float:
 def _make_products(rows: Tensor, weight: Tensor) -> Iterator[tuple[bool, Callable[[], Tensor]]]:
     """rows [num_rows, in], weight [out, in]. oneDNN packs a weight for the given row count."""
     yield False, lambda: F.linear(rows, weight)
-    if packs(weight.device.type, weight.dtype):
+    if can_pack(weight.device.type, weight.dtype):
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, len(rows))
         yield True, lambda: torch.ops.mkldnn._linear_pointwise(rows, packed, None, "none", [], "")
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.forwards.cases import ForwardsCase
-from engine.speculation import CopyDraft, MergeDraft
+from benchmarks.forwards.copy_draft import CopyDraft
+from engine.speculation import MergeDraft
 from engine.speculation.sources import NO_TOKEN, SuffixIndex
 from engine.types import Draft, Proposer
 
@@ -85,10 +86,10 @@ class NgramDraft:
         self._num_seen = len(output_ids)
         places, lengths = self._context.search(output_ids[-self._most :], self._most)
         if not len(places) or lengths.max() < self._least:
-            return Draft.of([])
+            return Draft.from_tokens([])
         longest = places[lengths == lengths.max()]
         place = int(longest[-1 if self._newest else 0])
-        return Draft.of(_cut_at_end(self._context[place : place + min(max_tokens, self._num_tokens)]))
+        return Draft.from_tokens(_cut_at_end(self._context[place : place + min(max_tokens, self._num_tokens)]))
 
 
 class SuffixDecodingDraft:
@@ -110,7 +111,7 @@ class SuffixDecodingDraft:
         longest = TREE_DEPTH // 2
         places, lengths = self._context.search(output_ids[-longest:], longest)
         if not len(places):
-            return Draft.of([])
+            return Draft.from_tokens([])
         length = int(lengths.max())
         followers = [self._context[place : place + length] for place in places[lengths == length].tolist()]
         draft: list[int] = []
@@ -123,14 +124,14 @@ class SuffixDecodingDraft:
                 break
             draft.append(token_id)
             followers = [each for each in followers if each[: len(draft)] == draft]
-        return Draft.of(draft)
+        return Draft.from_tokens(draft)
 
 
 class NoDraft:
     """Nothing: a token a pass."""
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
-        return Draft.of([])
+        return Draft.from_tokens([])
 
 
 def _cut_at_end(token_ids: list[int]) -> list[int]:

@@ -16,7 +16,6 @@ from benchmarks.cases import Case, load_cases_at
 from benchmarks.forwards.cases import Answers, ForwardsCase, make_case, make_cases, make_encoder
 from benchmarks.snippets import Pair
 from engine.speculation import MergeDraft
-from engine.types import Draft, Proposer
 from repo_cache.tokenizer import BPETokenizer
 
 TOKENIZER = "qwen2.5-coder-0.5b"
@@ -79,20 +78,6 @@ BETWEEN = "~~~~\n"
 """What stands there between a file, its edit and the file after it."""
 
 
-class Unforked:
-    """A proposer's drafts without their branches, and without a look at what the model would have written after them.
-
-    A script knows neither, so that what they would save is not counted.
-    """
-
-    def __init__(self, proposer: Proposer) -> None:
-        self._proposer = proposer
-
-    def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
-        draft = self._proposer.propose(output_ids, max_tokens)
-        return Draft(draft.token_ids, draft.runs)
-
-
 @dataclass(frozen=True, slots=True)
 class Edit:
     """One edit. `prompt` are file and edit; `output` is what was recorded of it, the text after the edit."""
@@ -103,13 +88,12 @@ class Edit:
     output: tuple[int, ...]
     case: ForwardsCase
 
-    def draft(self, tokens: TextTokens) -> Unforked:
+    def draft(self, tokens: TextTokens) -> MergeDraft:
         """Return a new copy of what drafts an apply: the editor's merges, the file, the edit."""
         case = self.case
-        merge_draft = MergeDraft(
+        return MergeDraft(
             merges=case.merges, original=case.original, update=case.update, token_bytes=tokens.token_bytes()
         )
-        return Unforked(merge_draft)
 
 
 def load_edits(path: Path, tokens: TextTokens, *, limit: int, seed: int) -> list[Edit]:

@@ -159,7 +159,7 @@ class Noised:
         ]
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
-        return Draft.of(self._token_ids[len(output_ids) :][:max_tokens], hazard=1e-9)
+        return Draft.from_tokens(self._token_ids[len(output_ids) :][:max_tokens], hazard=1e-9)
 
 
 def find_fault(config: ModelConfig, device: torch.device, seed: int) -> str | None:

@@ -175,7 +175,7 @@ class Books:
         self, segments: Sequence[PromptSegment], prompt: list[int], num_cached: int, root: bytes, mode: ReuseMode
     ) -> ReusePlan | None:
         matches = self._index.find(root, np.array(prompt, np.uint32), num_cached)
-        plan = plan_reuse(len(prompt), num_cached, matches, Reuse.of(segments, mode), self._lineage)
+        plan = plan_reuse(len(prompt), num_cached, matches, Reuse.from_segments(segments, mode), self._lineage)
         return plan if plan.placed else None
 
     def _record(self, root: bytes, token_ids: list[int], positions: list[int], plan: ReusePlan | None) -> None:

@@ -107,7 +107,7 @@ def _run_peer(peer: Contestant, pair: EditPair, times: PairTimes, salt: str) -> 
 
 
 def _make_question(segments: Sequence[PromptSegment], mode: Any, salt: str) -> dict[str, Any]:
-    ends = Reuse.of(segments, mode).segment_ends
+    ends = Reuse.from_segments(segments, mode).segment_ends
     return {"prompt_ids": _join_ids(segments), "segment_ends": list(ends), "mode": mode, "salt": salt}
 
 

@@ -1,4 +1,4 @@
-"""Pages of the KV pool: block tables, the prefix cache, eviction. Needs no torch."""
+"""Pages of the KV pool: page tables, the prefix cache, eviction. Needs no torch."""
 
 from engine.kv_cache.block_manager import KVPages
 from engine.kv_cache.page_pool import PoolStats, page_runs

@@ -10,13 +10,13 @@ from engine.kv_cache.page_pool import HitCounter, PagePool, PageTable, PoolStats
 from engine.kv_cache.prefix_cache import NO_PAGE, ChainNode, PageCopy, PrefixCache, PrefixMatch
 
 SPARE_SHARE = 16
-"""Up to 1 / 16 of the pool is kept free of cached pages once it is full, to allocate neighbours from. Without it,
-sequences that grow side by side take evicted pages one by one from anywhere: 16 of them with 47 pages each came to 32
-runs each, with it to 5 (pool of 2,048 pages, full of cached sequences of 32)."""
+"""Up to 1 / 16 of the pool is kept free of cached pages once it is full, so that neighbouring pages can be allocated.
+Without it, sequences that grow side by side take evicted pages one by one from anywhere: 16 of them with 47 pages each
+came to 32 runs each, with it to 5 (pool of 2,048 pages, full of cached sequences of 32)."""
 
 
 class PageAllocator:
-    """A page is free in `pool`, or in use, or only cached: entered in `cache` and evictable."""
+    """Allocates pages. A page is free in `pool`, or in use, or only cached: entered in `cache` and evictable."""
 
     def __init__(self, pool: PagePool, cache: PrefixCache, clock: Callable[[], float]) -> None:
         self.num_evicted = 0
@@ -26,11 +26,13 @@ class PageAllocator:
 
     @property
     def num_available(self) -> int:
-        """Pages that are free or can be made so."""
+        """Pages that are free or can be evicted."""
         return self._pool.num_free + len(self._cache.evictable)
 
     def allocate(self, count: int, behind: int) -> list[int]:
-        """Pages of the caller's own; there must be as many. Evicts what is missing, and a few more for long runs."""
+        """Return pages for the caller's own use; enough must be available. Evicts missing pages, and a few more for
+        long runs.
+        """
         pool, evictable = self._pool, self._cache.evictable
         spare = pool.num_pages // SPARE_SHARE
         while pool.num_free < count or (pool.num_free < spare and evictable and not pool.has_room(count, behind)):
@@ -39,12 +41,12 @@ class PageAllocator:
         return pool.allocate(count, behind)
 
     def hold(self, page: int) -> None:
-        """One more uses the page."""
+        """Count one more user of the page."""
         if self._pool.hold(page) == 1:
             self._cache.evictable.discard(page)
 
     def release(self, page: int) -> None:
-        """One less uses the page; the last one leaves it to the cache, if it is entered there."""
+        """Count one user less; after the last one the page stays cached if it is entered in the cache."""
         if self._pool.release(page) == 0:
             node = self._cache.by_page.get(page)
             if node is not None:
@@ -53,7 +55,7 @@ class PageAllocator:
                 self._pool.free(page)
 
     def drop(self, node: ChainNode) -> None:
-        """Take a node's page out of the cache; it is free once nobody uses it."""
+        """Remove a node's page from the cache; it is free once nobody uses it."""
         page = node.page
         is_unused = page in self._cache.evictable
         if is_unused:
@@ -63,7 +65,7 @@ class PageAllocator:
             self._pool.free(page)
 
     def forget(self) -> None:
-        """Free all that is only cached."""
+        """Free all pages that are only cached."""
         while self._cache.evictable:
             self._drop_next()
 
@@ -77,7 +79,7 @@ class PageAllocator:
 def check_pages(
     pool: PagePool, cache: PrefixCache, tables: Collection[PageTable], copies: Collection[PageCopy]
 ) -> None:
-    """Every page is free, held or cached; every holder is counted; no page leaks."""
+    """Assert that every page is free, held or cached, every holder is counted, and no page leaks."""
     holders = Counter(page for table in tables for page in table.pages if page != NO_PAGE)
     holders.update(copy.source for copy in copies)
     for page in range(pool.num_pages):
@@ -109,7 +111,7 @@ def check_tables(
 
 
 def check_cache(cache: PrefixCache, tables: Collection[PageTable]) -> None:
-    """The chains hang together, serve a purpose, and are in an order in which tails go before heads."""
+    """Assert that the chains are connected and in use, and that tails are evicted before heads."""
     for page, node in cache.by_page.items():
         assert node.page == page
         assert cache.nodes[node.key] is node
@@ -135,14 +137,14 @@ def check_cache(cache: PrefixCache, tables: Collection[PageTable]) -> None:
 
 
 class KVPages:
-    """`num_pages` pages of `page_size` tokens each, shared by open sequences and by what is cached of closed ones.
+    """`num_pages` pages of `page_size` tokens each, shared by open sequences and by the cached KV of closed ones.
 
     A page is free, or held by tables and queued copies, or only cached. Its content never changes while a prompt can
     match it: sequences share whole pages only, and write only to pages that they alone hold and that are not cached.
 
-    window: a token sees itself and the window - 1 tokens before it (None: all); pages wholly behind the window are
-    given back, and a prefix can be gone on from when the pages that its next token sees are there. clock: seconds.
-    Token ids must lie in [0, 2**32).
+    window: a token attends to itself and the window - 1 tokens before it (None: all); pages wholly before the window
+    are freed, and a sequence can continue from a prefix if the pages that its next token attends to are present. clock:
+    seconds. Token ids must lie in [0, 2**32).
     """
 
     def __init__(
@@ -169,11 +171,11 @@ class KVPages:
 
     @property
     def num_available(self) -> int:
-        """Pages that are free or can be made so."""
+        """Pages that are free or can be evicted."""
         return self._allocator.num_available
 
     def max_pages(self, num_tokens: int, chunk: int) -> int:
-        """The most pages a sequence of `num_tokens` holds at once when no pass runs more than `chunk` of them."""
+        """Return the most pages a sequence of `num_tokens` holds at once if no pass runs more than `chunk` of them."""
         whole = -(-num_tokens // self.page_size)
         if self.window is None:
             return whole
@@ -181,11 +183,11 @@ class KVPages:
         return min(whole, (num_visible - 2) // self.page_size + 2)
 
     def open(self, sequence_id: int, token_ids: Sequence[int], root: bytes) -> int:
-        """Begin a sequence on the longest cached prefix of token_ids[:-1]; returns its length in tokens.
+        """Open a sequence on the longest cached prefix of token_ids[:-1]; return its length in tokens.
 
-        The last token is run in any case, for its logits. Whole pages are shared. Of a page that matches in part, the
-        tokens are copied into one of the sequence's own; until the copies are taken this costs a page more than running
-        them does, and where the rest of the prompt needs that page, the whole pages are the match.
+        The last token is always run, for its logits. Whole pages are shared. Of a page that matches in part, the tokens
+        are copied into a page of the sequence's own; until the copies are taken this costs one page more than running
+        them, and if the rest of the prompt needs that page, only the whole pages match.
         """
         assert sequence_id not in self._tables, f"sequence {sequence_id} is open already"
         match = self._cache.match(root, token_ids, len(token_ids) - 1)
@@ -199,12 +201,14 @@ class KVPages:
         return table.num_tokens
 
     def num_cached(self, token_ids: Sequence[int], root: bytes) -> int:
-        """The length that `open` would return if it finds a page for the copy. Changes nothing."""
+        """Return the length that `open` would return if it finds a page for the copy. Changes nothing."""
         match = self._cache.match(root, token_ids, len(token_ids) - 1)
         return match.tail.depth * self.page_size + match.num_partial
 
     def grow(self, sequence_id: int, num_tokens: int) -> bool:
-        """Have pages for `num_tokens` tokens in all, evicting cached ones; False: too few, and nothing has changed."""
+        """Allocate pages for `num_tokens` tokens in all, evicting cached ones; return False, with nothing changed, if
+        too few.
+        """
         pages = self._tables[sequence_id].pages
         count = -(-num_tokens // self.page_size) - len(pages)
         if count > self.num_available:
@@ -214,7 +218,7 @@ class KVPages:
         return True
 
     def shrink(self, sequence_id: int, num_tokens: int) -> int:
-        """Have pages for `num_tokens` tokens and no more, at least those committed; returns how many are given back."""
+        """Free the pages beyond `num_tokens` tokens, which include those committed; return how many were freed."""
         table = self._tables[sequence_id]
         assert num_tokens >= table.num_tokens, "what is committed stays"
         num_kept = max(-(-num_tokens // self.page_size), table.first_page)
@@ -224,12 +228,12 @@ class KVPages:
         return len(given_back)
 
     def commit(self, sequence_id: int, token_ids: Sequence[int]) -> None:
-        """The KV of these further tokens is computed and final: full pages can be shared from now on.
+        """Mark the KV of these further tokens as final: full pages can be shared from now on.
 
         The pages must have been grown, and the copies taken.
         """
         table = self._tables[sequence_id]
-        assert not (self._copies and self._pending_copy(table)), "the pass ran before the sequence's copy was done"
+        assert not (self._copies and self._find_copy(table)), "the pass ran before the sequence's copy was done"
         if table.uncounted is not None:
             self._hits.count(*table.uncounted)
             table.uncounted = None
@@ -243,10 +247,10 @@ class KVPages:
             self._give_back_behind_window(table)
 
     def taint(self, sequence_id: int, num_exact: int) -> None:
-        """Of the tokens to come, those from `num_exact` on have KV that a full prefill would not compute.
+        """Mark the tokens to come from `num_exact` on as approximate: a full prefill would not compute this KV.
 
-        They are committed as all others, and never shared: the cache has what equals a cold run, and nothing else.
-        Not for pools with a window.
+        They are committed like all others but never shared: the cache only holds KV that equals a cold run. Not for
+        pools with a window.
         """
         table = self._tables[sequence_id]
         assert self.window is None, "what lies behind a window cannot be placed"
@@ -254,7 +258,7 @@ class KVPages:
         table.exact_end = num_exact
 
     def close(self, sequence_id: int, retain_s: float = 0.0) -> None:
-        """Give all pages back. Committed tokens stay cached until memory is needed, for `retain_s` before others."""
+        """Free all pages. Committed tokens stay cached until memory is needed, for `retain_s` before others."""
         table = self._tables.pop(sequence_id)
         self._cancel_copy(table)
         if table.tail is not None:
@@ -262,16 +266,16 @@ class KVPages:
         self._release_all(table)
 
     def discard(self, sequence_id: int) -> None:
-        """Give all pages back of a sequence whose KV is not to be trusted, and have nobody find any of it again.
+        """Free all pages of a sequence whose KV may be wrong, and remove its KV from the cache.
 
-        Nobody knows which of its pages is at fault, nor who went on from it: all that is cached and begins with the
-        same page goes, and what open sequences of that beginning have computed is never shared. The copies must have
-        been taken.
+        It is unknown which of its pages is wrong, and which sequences continued from it: everything cached that begins
+        with the same page is removed, and what open sequences with that beginning have computed is never shared. The
+        copies must have been taken.
         """
         assert not self._copies, "a page may be copied from what is to go"
         table = self._tables.pop(sequence_id)
         if table.tail is not None:
-            suspects = set(self._cache.nodes_like(table.tail))
+            suspects = set(self._cache.find_nodes_like(table.tail))
             for other in [table, *self._tables.values()]:
                 if other.tail is not None and (other is table or other.tail in suspects):
                     tail, other.tail = other.tail, None
@@ -282,15 +286,15 @@ class KVPages:
         self._release_all(table)
 
     def page_table(self, sequence_id: int) -> Sequence[int]:
-        """The physical page of each logical page, NO_PAGE behind the window. It changes with grow and commit."""
+        """Return the physical page of each logical page, NO_PAGE before the window. It changes with grow and commit."""
         return self._tables[sequence_id].pages
 
     def num_tokens(self, sequence_id: int) -> int:
-        """Committed tokens, those found in the cache included."""
+        """Return the number of committed tokens, including those found in the cache."""
         return self._tables[sequence_id].num_tokens
 
     def take_copies(self) -> list[PageCopy]:
-        """The copies that must be done, in this order, before anything else is written to the pool."""
+        """Return the copies that must be made, in this order, before anything else is written to the pool."""
         copies = list(self._copies.values())
         self._copies.clear()
         for copy in copies:
@@ -298,15 +302,15 @@ class KVPages:
         return copies
 
     def forget(self) -> None:
-        """Drop all that is only cached; what open sequences hold stays."""
+        """Drop all KV that is only cached; open sequences keep theirs."""
         self._allocator.forget()
 
     def stats(self) -> PoolStats:
-        """Hits since the start, and what the pages are used for now."""
+        """Return hits since the start, and the current use of the pages."""
         return PoolStats(
             num_queries=self._hits.num_queries,
             num_hits=self._hits.num_hits,
-            rolling_hit_rate=self._hits.rolling_hit_rate,
+            rolling_hit_rate=self._hits.recent_hit_rate,
             num_evicted=self._allocator.num_evicted,
             num_in_use=self.num_pages - self.num_available,
             num_cached=len(self._cache.evictable),
@@ -314,7 +318,7 @@ class KVPages:
         )
 
     def check_integrity(self) -> None:
-        """The parts add up (AssertionError: they do not). As slow as the pool is large: for tests."""
+        """Raise AssertionError if the parts do not add up. As slow as the pool is large: for tests."""
         tables, copies = self._tables.values(), self._copies.values()
         check_pages(self._pool, self._cache, tables, copies)
         check_tables(self._pool, self._cache, tables, copies)
@@ -355,13 +359,13 @@ class KVPages:
         table.num_tokens += match.num_partial
         self._give_back_behind_window(table)
 
-    def _pending_copy(self, table: PageTable) -> PageCopy | None:
+    def _find_copy(self, table: PageTable) -> PageCopy | None:
         index = table.num_tokens // self.page_size
         return self._copies.get(table.pages[index]) if index < len(table.pages) else None
 
     def _cancel_copy(self, table: PageTable) -> None:
-        """Of a sequence closed before its copy was taken: the page holds nothing, and goes to someone else."""
-        copy = self._pending_copy(table)
+        """Cancel the copy of a sequence that is closed before it was made; its page holds nothing."""
+        copy = self._find_copy(table)
         if copy is not None:
             del self._copies[copy.target]
             self._allocator.release(copy.source)
@@ -391,7 +395,7 @@ class KVPages:
         table.first_page = max(table.first_page, needed)
 
     def _keep_cached(self, table: PageTable, retained_until: float) -> None:
-        """Enter the partly filled page, and own pages whose twin in the cache has been evicted meanwhile."""
+        """Enter the partly filled page into the cache, and own pages whose cached twin has been evicted meanwhile."""
         tail = node = table.tail
         assert tail is not None
         assert node is not None

@@ -1,4 +1,4 @@
-"""The pool of pages: free pages, holders, block tables and counts."""
+"""The pool of pages: free pages, holders, page tables and counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 from engine.kv_cache.prefix_cache import NO_PAGE, ChainNode
 
 GROWTH_ROOM = 8
-"""Pages left free behind a page in use where it can be had, so that its sequence grows on in one run."""
+"""Pages left free after a page in use, if possible, so that its sequence grows on in one run."""
 
 
 class PagePool:
@@ -26,9 +26,9 @@ class PagePool:
         self._free = bytearray(b"\1") * num_pages  # bytes, because bytearray.find looks for a run at C speed
 
     def allocate(self, count: int, behind: int = NO_PAGE) -> list[int]:
-        """`count` free pages, each with one holder, in as few runs of neighbours as a quick look finds.
+        """Return `count` free pages, each with one holder, in as few runs of neighbours as a quick search finds.
 
-        First those right behind the page `behind`, the sequence's last one; then a free run that is long enough, with
+        First those right after the page `behind`, the sequence's last one; then a free run that is long enough, with
         room to grow; then ever shorter ones.
         """
         assert count <= self.num_free, "the caller evicts first"
@@ -49,35 +49,37 @@ class PagePool:
         return pages
 
     def hold(self, page: int) -> int:
-        """One more uses the page; returns how many do."""
+        """Count one more user of the page; return how many there are."""
         self.num_holders[page] += 1
         return self.num_holders[page]
 
     def release(self, page: int) -> int:
-        """One less uses the page; returns how many are left."""
+        """Count one user less; return how many are left."""
         assert self.num_holders[page] > 0, f"page {page} is given back twice"
         self.num_holders[page] -= 1
         return self.num_holders[page]
 
     def free(self, page: int) -> None:
-        """Nobody needs what the page holds."""
+        """Mark the page as free."""
         assert not self._free[page], f"page {page} is free already"
         assert self.num_holders[page] == 0, f"page {page} is in use"
         self._free[page] = 1
         self.num_free += 1
 
     def is_free(self, page: int) -> bool:
-        """Whether the page holds nothing."""
+        """Return whether the page holds nothing."""
         return bool(self._free[page])
 
     def has_room(self, count: int, behind: int) -> bool:
-        """Whether `allocate` would go on right behind the last page, or find one run with room to grow."""
+        """Return whether `allocate` would continue right after the last page, or find one run with room to grow."""
         if behind != NO_PAGE and behind + 1 < self.num_pages and self._free[behind + 1]:
             return True
         return self._roomy_start(count) < self.num_pages
 
     def _roomy_start(self, count: int) -> int:
-        """Where a run of `count` fits that takes nobody's room to grow and has its own; the pool's end if nowhere."""
+        """Return where a run of `count` fits with room to grow, without taking others' room; the pool's
+        end if nowhere.
+        """
         start = self._free.find(b"\1" * (count + GROWTH_ROOM))
         if start < 0:
             return self.num_pages
@@ -96,14 +98,14 @@ class PagePool:
 
 @dataclass(slots=True)
 class PageTable:
-    """What a sequence holds, and how far it has come.
+    """The pages of a sequence, and how many of its tokens are committed.
 
-    pages: the physical page of each logical one; NO_PAGE below `first_page`, what lies behind the window. num_tokens:
-    committed. exact_end: tokens from here on have KV that is not what a full prefill computes, and are never entered
-    into the cache; None: there are none. tail: the node of the last whole page of exact ones; None when a hash
-    collision keeps what follows out of the cache. last_page_ids: the committed exact tokens behind it, which fill no
-    page. last_used: when the sequence was opened. uncounted: tokens asked for and found at open, until the first commit
-    counts them: an admission that is taken back before it ran counts nothing.
+    pages: the physical page of each logical one; NO_PAGE below `first_page`, for pages before the window. num_tokens:
+    committed tokens. exact_end: tokens from here on have KV that a full prefill would not compute, and are never
+    cached; None: there are none. tail: the node of the last whole page of exact tokens; None if a hash collision keeps
+    what follows out of the cache. last_page_ids: the committed exact tokens after it, which fill no page. last_used:
+    when the sequence was opened. uncounted: tokens looked up and found at open, until the first commit counts them: an
+    admission that is undone before it ran counts nothing.
     """
 
     tail: ChainNode | None
@@ -122,10 +124,10 @@ class PageTable:
 
 
 def page_runs(table: Sequence[int], page_size: int, first_token: int, end_token: int) -> list[tuple[int, int]]:
-    """Half-open ranges [start, end) of pool token slots that hold the tokens [first_token, end_token), in order.
+    """Return half-open ranges [start, end) of pool slots that hold the tokens [first_token, end_token), in order.
 
     Slot `page * page_size + i` is token slot i of a page. With page_size 4, the tokens [2, 11) of table [7, 8, 3] lie
-    in slots [30, 36) and [12, 15). The range must not touch pages that have been given back.
+    in slots [30, 36) and [12, 15). The range must not touch pages that have been freed.
     """
     if first_token >= end_token:
         return []
@@ -149,13 +151,12 @@ ROLLING_REQUESTS = 100
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
-    """One look at the pool.
+    """Counts of the pool at one moment.
 
     num_queries and num_hits: tokens that sequences were opened with, and those of them that were cached. A sequence
-    counts once, with its first commit, and again where it is opened again. rolling_hit_rate: the same over the last
-    `ROLLING_REQUESTS`. num_evicted: pages that the cache lost because memory was
-    needed. num_in_use, num_cached, num_free: pages that sequences hold, that are only cached, and that are empty; they
-    add up to num_pages.
+    counts once, with its first commit, and again if it is opened again. rolling_hit_rate: the same over the last
+    `ROLLING_REQUESTS`. num_evicted: pages that the cache lost because memory was needed. num_in_use, num_cached,
+    num_free: pages that sequences hold, that are only cached, and that are empty; they add up to num_pages.
     """
 
     num_queries: int
@@ -173,12 +174,12 @@ class PoolStats:
 
     @property
     def hit_rate(self) -> float:
-        """Share of all tokens asked for that was cached."""
+        """The share of all tokens looked up that was cached."""
         return self.num_hits / self.num_queries if self.num_queries else 0.0
 
 
 class HitCounter:
-    """Tokens asked for and found, in all and over the last `ROLLING_REQUESTS` requests."""
+    """Tokens looked up and found, in total and over the last `ROLLING_REQUESTS` requests."""
 
     def __init__(self) -> None:
         self.num_queries = 0
@@ -186,13 +187,13 @@ class HitCounter:
         self._recent: deque[tuple[int, int]] = deque(maxlen=ROLLING_REQUESTS)
 
     def count(self, num_queries: int, num_hits: int) -> None:
-        """One request asked for so many tokens, and so many were cached."""
+        """Count one request that looked up so many tokens and found so many."""
         self.num_queries += num_queries
         self.num_hits += num_hits
         self._recent.append((num_queries, num_hits))
 
     @property
-    def rolling_hit_rate(self) -> float:
-        """Share of the last requests' tokens that was cached."""
+    def recent_hit_rate(self) -> float:
+        """The share of the last requests' tokens that was cached."""
         num_queries = sum(queries for queries, _ in self._recent)
         return sum(hits for _, hits in self._recent) / num_queries if num_queries else 0.0

@@ -9,16 +9,18 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 
+from engine.token_prefix import count_common_prefix
+
 KEY_BYTES = 16
 
 
 def root_key(fingerprint: bytes, salt: str, adapter: str | None) -> bytes:
-    """What a chain starts from; sequences share KV only under equal roots.
+    """Return the key that a chain starts from; sequences share KV only under equal roots.
 
-    fingerprint: of the model (weights, config, RoPE, dtype). salt: one a tenant. adapter: the LoRA adapter, None for
-    the bare model (which is not the adapter named ""). Every field goes in behind its length, so no two triples have
-    the same bytes, ("ab", "c") is not ("a", "bc"), and none begins with another's. Not hashed, so tenants cannot
-    collide at all.
+    fingerprint: of the model (weights, config, RoPE, dtype). salt: one for each tenant. adapter: the LoRA adapter, None
+    for the bare model (which differs from an adapter named ""). Every field is preceded by its length, so no two
+    triples have the same bytes, ("ab", "c") differs from ("a", "bc"), and no key begins with another. The key is not
+    hashed, so tenants cannot collide at all.
     """
     fields = [fingerprint, salt.encode("utf-8", "surrogatepass")]
     if adapter is not None:
@@ -27,7 +29,7 @@ def root_key(fingerprint: bytes, salt: str, adapter: str | None) -> bytes:
 
 
 def page_key(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """The key of a page: blake2b-128 over the key of the page before it and its ids as little-endian uint32.
+    """Return the key of a page: blake2b-128 over the key of the page before it and its ids as little-endian uint32.
 
     It depends on all tokens up to the page's last. Token ids must lie in [0, 2**32): struct.error otherwise.
     """
@@ -35,12 +37,12 @@ def page_key(parent: bytes, token_ids: Sequence[int]) -> bytes:
 
 
 NO_PAGE = -1
-"""Stands in a page table where a page has been given back, because it lies behind the attention window."""
+"""Stands in a page table for a page that was freed because it lies before the attention window."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageCopy:
-    """The first `num_tokens` token slots of page `source` are to be copied, in every layer, to page `target`."""
+    """A copy of the first `num_tokens` token slots of page `source`, in every layer, to page `target`."""
 
     source: int
     target: int
@@ -53,13 +55,13 @@ class ChainNode:
 
     Two nodes of a cache are never the same prefix, so a node's identity stands for all its tokens.
 
-    key: hash of the prefix, for the root what it was given. parent: the prefix one page shorter. token_ids: the page's
-    own, fewer than a page holds only in a leaf. depth: pages up to here. page: where the KV is; NO_PAGE in a root, and
-    in a node that was evicted before what follows it was: it stays as a link, so that what follows is found again when
-    the same tokens are computed anew, and only then. last_used: grows with every use of a prefix that goes through
-    here, so no parent is older than its child. retained_until: in seconds of the clock; no parent's is earlier.
-    num_users: children, and sequences that go on from here; at zero, a node without a page is of no use. children:
-    (token_ids, page) of those with a page, sorted.
+    key: hash of the prefix, for the root the given key. parent: the prefix one page shorter. token_ids: the page's own,
+    fewer than a page holds only in a leaf. depth: pages up to here. page: where the KV is; NO_PAGE in a root, and in a
+    node that was evicted before its descendants: it stays as a link, so that they are found again once the same tokens
+    are computed anew. last_used: grows with every use of a prefix that goes through here, so no parent is older than
+    its child. retained_until: in seconds of the clock; no parent's is earlier. num_users: children, and sequences that
+    continue from here; at zero, a node without a page is of no use. children: (token_ids, page) of those with a page,
+    sorted.
     """
 
     key: bytes
@@ -74,13 +76,13 @@ class ChainNode:
 
 
 class EvictionQueue:
-    """The cached pages that nobody uses.
+    """The cached pages that nobody uses, in the order of eviction.
 
-    They go by their last use; of those used together the deepest first, so that what is left of a chain is a prefix.
-    Pages whose retention has not run out go behind all others, the one that runs out first before the rest.
+    The order is that of their last use; of those used together the deepest goes first, so that a prefix is left of a
+    chain. Pages whose retention has not run out go after all others, the one that runs out first before the rest.
 
-    Both heaps keep stale entries: one is good while its page is queued under the same last use. This is cheaper than
-    finding them, and a heap is swept when most of it is stale.
+    Both heaps keep stale entries: an entry is current while its page is queued with the same last use. This is cheaper
+    than finding them; a heap is swept when most of it is stale.
     """
 
     def __init__(self) -> None:
@@ -95,7 +97,7 @@ class EvictionQueue:
         return page in self._queued
 
     def push(self, node: ChainNode) -> None:
-        """Nobody uses the node's page any more, or its last use or retention changed while queued."""
+        """Queue the node's page, which is no longer used, or whose last use or retention has changed."""
         self._queued[node.page] = node
         if node.retained_until:
             heappush(self._by_expiry, (node.retained_until, node.last_used, -node.depth, node.page))
@@ -105,11 +107,11 @@ class EvictionQueue:
             self._sweep()
 
     def discard(self, page: int) -> None:
-        """The page is used again, if it was not in use."""
+        """Remove the page, which is used again, if it is queued."""
         self._queued.pop(page, None)
 
     def pop(self, now: float) -> ChainNode:
-        """Take out the node whose page is to go next; the queue must not be empty."""
+        """Remove and return the node whose page is evicted next; the queue must not be empty."""
         while self._by_expiry and self._by_expiry[0][0] <= now:
             _, *entry = heappop(self._by_expiry)
             heappush(self._by_use, (entry[0], entry[1], entry[2]))
@@ -135,7 +137,7 @@ class EvictionQueue:
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """`tail`: the whole pages; `partial`: a page behind them, of which the first `num_partial` tokens match."""
+    """`tail`: the whole pages; `partial`: a page after them, of which the first `num_partial` tokens match."""
 
     tail: ChainNode
     partial: ChainNode | None = None
@@ -143,9 +145,9 @@ class PrefixMatch:
 
 
 class PrefixCache:
-    """The nodes of all chains, and which page each of them has.
+    """The nodes of all chains, and the page of each of them.
 
-    `window`: a token sees itself and the window - 1 tokens before it; None: all tokens before it.
+    `window`: a token attends to itself and the window - 1 tokens before it; None: to all tokens before it.
     """
 
     def __init__(self, page_size: int, window: int | None = None) -> None:
@@ -157,14 +159,16 @@ class PrefixCache:
         self.by_page: dict[int, ChainNode] = {}
 
     def first_needed_page(self, num_tokens: int) -> int:
-        """The first page that the token behind `num_tokens` others sees (or its own, where it sees no other)."""
+        """Return the first page that the token after `num_tokens` others attends to (or its own page, if
+        to no other).
+        """
         return max(0, num_tokens - self.window + 1) // self.page_size if self.window else 0
 
     def match(self, root: bytes, token_ids: Sequence[int], limit: int) -> PrefixMatch:
-        """The longest prefix of token_ids[:limit] that a sequence can go on from. Changes nothing.
+        """Return the longest prefix of token_ids[:limit] that a sequence can continue from. Changes nothing.
 
-        With a window, only the pages that the next token sees must be there. Of several pages that begin with what
-        follows, the one with the most tokens in common is taken, whole or partly filled.
+        With a window, only the pages that the next token attends to must be present. Of several pages that begin with
+        the next tokens, the one with the most tokens in common is taken, whole or partly filled.
         """
         tail = node = self.roots.get(root) or ChainNode(root)
         run_start = 0  # the pages [run_start, node.depth) are there
@@ -181,10 +185,10 @@ class PrefixCache:
         return self._partial_match(tail, tuple(token_ids[start : min(start + self.page_size, limit)]))
 
     def extend(self, tail: ChainNode, token_ids: tuple[int, ...], page: int, last_used: int) -> ChainNode | None:
-        """The node behind `tail` with these tokens; `page` becomes its page if it has none.
+        """Return the node after `tail` with these tokens; `page` becomes its page if it has none.
 
-        The first page that was computed stays, another of the same tokens is not entered. None where the key is that
-        of another prefix (a hash collision): what follows cannot be cached then, which costs time and nothing else.
+        The first page that was computed stays, another one with the same tokens is not entered. Returns None if the key
+        is that of another prefix (a hash collision): what follows cannot be cached then, which costs only time.
         """
         key = page_key(tail.key, token_ids)
         node = self.nodes.get(key)
@@ -199,10 +203,10 @@ class PrefixCache:
         return node
 
     def add_leaf(self, tail: ChainNode, token_ids: tuple[int, ...], page: int, last_used: int) -> ChainNode | None:
-        """The node of a page that is filled with these tokens only; a page that begins with them serves as well.
+        """Return the node of a page that is filled with these tokens only; a page that begins with them serves as well.
 
-        A shorter page that these tokens begin with stays too: both hold the KV of the tokens they are entered with, a
-        match takes the longer, and the shorter is not used any more and goes first.
+        A shorter page that these tokens begin with stays too: both hold the KV of their tokens, a match takes the
+        longer, and the shorter is not used any more and is evicted first.
         """
         place = bisect_left(tail.children, (token_ids,))
         if place < len(tail.children) and tail.children[place][0][: len(token_ids)] == token_ids:
@@ -210,14 +214,14 @@ class PrefixCache:
         return self.extend(tail, token_ids, page, last_used)
 
     def attach(self, node: ChainNode, page: int) -> None:
-        """The node's KV is in this page from now on, and the page's content for its tokens is final."""
+        """Set the node's page, whose content for the node's tokens is final."""
         assert node.parent is not None
         node.page = page
         self.by_page[page] = node
         insort(node.parent.children, (node.token_ids, page))
 
     def detach(self, node: ChainNode) -> None:
-        """The node's page is needed for something else."""
+        """Take the page from the node, for another use."""
         assert node.parent is not None
         del node.parent.children[bisect_left(node.parent.children, (node.token_ids,))]
         del self.by_page[node.page]
@@ -225,26 +229,26 @@ class PrefixCache:
         self._prune(node)
 
     def enter(self, node: ChainNode) -> None:
-        """A sequence goes on from this node; from a root that is new, the first one."""
+        """Count a sequence that continues from this node, which may be a new root."""
         if node.parent is None:
             self.roots[node.key] = node
         node.num_users += 1
 
     def leave(self, node: ChainNode) -> None:
-        """A sequence no longer goes on from this node."""
+        """Count one sequence less that continues from this node."""
         node.num_users -= 1
         self._prune(node)
 
-    def nodes_like(self, tail: ChainNode) -> list[ChainNode]:
-        """All nodes of the prefixes that begin with the first page of this one; none for an empty prefix.
+    def find_nodes_like(self, tail: ChainNode) -> list[ChainNode]:
+        """Return all nodes of prefixes that begin with the first page of this one; none for an empty prefix.
 
         As slow as the cache is large.
         """
-        path = list(_path(tail))
-        return [node for node in self.nodes.values() if path and path[-1] in _path(node)]
+        path = list(_iter_path(tail))
+        return [node for node in self.nodes.values() if path and path[-1] in _iter_path(node)]
 
     def touch(self, node: ChainNode | None, last_used: int, retained_until: float = 0.0) -> None:
-        """The prefix is used, and with it all shorter ones. What was used as late already is so up to the root."""
+        """Mark the prefix as used, and all shorter ones. It stops at a node that was used as late already."""
         while node is not None and node.last_used < last_used:
             node.last_used = last_used
             node.retained_until = max(node.retained_until, retained_until)
@@ -257,11 +261,13 @@ class PrefixCache:
         return child if child and child.parent is node and child.token_ids == token_ids else None
 
     def _partial_match(self, tail: ChainNode, token_ids: tuple[int, ...]) -> PrefixMatch:
-        """Of sorted sequences, the one with the longest common prefix stands next to where `token_ids` would stand."""
+        """Of sorted sequences, the one with the longest common prefix is next to where `token_ids` would
+        be inserted.
+        """
         place = bisect_left(tail.children, (token_ids,))
         best = PrefixMatch(tail)
         for other_ids, page in tail.children[max(0, place - 1) : place + 1]:
-            num_common = common_prefix_len(token_ids, other_ids)
+            num_common = count_common_prefix(token_ids, other_ids)
             if num_common > best.num_partial:
                 best = PrefixMatch(tail, self.by_page[page], num_common)
         return best
@@ -276,16 +282,8 @@ class PrefixCache:
             del self.roots[node.key]
 
 
-def _path(node: ChainNode) -> Iterator[ChainNode]:
-    """The node and those before it, but for the root."""
+def _iter_path(node: ChainNode) -> Iterator[ChainNode]:
+    """Yield the node and those before it, except the root."""
     while node.parent is not None:
         yield node
         node = node.parent
-
-
-def common_prefix_len(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens the two begin with in common."""
-    for index, (left, right) in enumerate(zip(a, b, strict=False)):
-        if left != right:
-            return index
-    return min(len(a), len(b))

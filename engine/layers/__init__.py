@@ -1,4 +1,4 @@
-"""The decoder's linear maps, stored as is fastest on the device: plain, packed or quantised."""
+"""The decoder's linear maps, stored in the fastest way for the device: plain, packed or quantised."""
 
 from engine.layers.decoder_weights import DecoderWeights, LayerWeights
 from engine.layers.linear import Projection, Quantization

@@ -18,20 +18,20 @@ from engine.layers.linear import (
     Projection,
     Quantization,
     UnpackingBuffer,
-    fits_int4,
-    fits_int8,
-    packs,
+    can_pack,
+    can_pack_int4,
+    can_pack_int8,
 )
 from engine.weights.parameters import LayerParameters, Parameters
 from kernels.accept import TILE
 
 Store = Callable[[Tensor, Tensor | None], Projection]
-"""Makes a projection of a weight [out_features, in_features] and a bias [out_features]."""
+"""Builds a projection from a weight [out_features, in_features] and a bias [out_features]."""
 
 
-def fastest(weight: Tensor, bias: Tensor | None = None) -> Projection:
-    """Packed where the device can, else plain; raises WeightsError where there is no memory for the packed copy."""
-    if not packs(weight.device.type, weight.dtype):
+def build_fastest(weight: Tensor, bias: Tensor | None = None) -> Projection:
+    """Return a packed projection if the device can, else a plain one; raises WeightsError if memory is short."""
+    if not can_pack(weight.device.type, weight.dtype):
         return Dense(weight, bias)
     try:
         return Packed(weight, bias)
@@ -39,21 +39,23 @@ def fastest(weight: Tensor, bias: Tensor | None = None) -> Projection:
         raise WeightsError(f"there is no memory to pack {weight.nbytes / 1e9:.1f} GB; take a smaller model") from error
 
 
-def quantised(scheme: Quantization, buffer: UnpackingBuffer) -> Store:
-    """Stores quantised what torch's CPU kernel for the scheme takes, the rest as `fastest` has it."""
+def build_quantiser(scheme: Quantization, buffer: UnpackingBuffer) -> Store:
+    """Return a `Store` that quantises what torch's CPU kernel for the scheme supports; other weights go to
+    `build_fastest`.
+    """
 
     def store(weight: Tensor, bias: Tensor | None = None) -> Projection:
-        if scheme == "int4" and fits_int4(weight):
+        if scheme == "int4" and can_pack_int4(weight):
             return Int4(weight, bias, buffer)
-        if scheme == "int8" and fits_int8(weight):
+        if scheme == "int8" and can_pack_int8(weight):
             return Int8(weight, bias, buffer)
-        return fastest(weight, bias)
+        return build_fastest(weight, bias)
 
     return store
 
 
 class Tiled:
-    """Several projections of the same rows whose results stand side by side."""
+    """Several projections of the same rows whose results are joined."""
 
     def __init__(self, tiles: Sequence[Projection]) -> None:
         self.tiles = tuple(tiles)
@@ -65,10 +67,10 @@ class Tiled:
         return torch.cat([tile(x) for tile in self.tiles], dim=1)
 
 
-def in_tiles(weight: Tensor, store: Store, num_features: int) -> Projection:
-    """[out_features, in_features] stored in tiles of `num_features` rows, the last one shorter; a single one as it is.
+def split_tiles(weight: Tensor, store: Store, num_features: int) -> Projection:
+    """Store [out_features, in_features] in tiles of `num_features` rows, the last one shorter; a single tile as it is.
 
-    Elsewhere than on a CPU it is one tile: there, memory for logits costs nothing and a call more does.
+    On other devices than a CPU it is one tile: there, memory for logits costs nothing and a further call costs more.
     """
     if weight.device.type != "cpu" or len(weight) <= num_features:
         return store(weight, None)
@@ -77,7 +79,7 @@ def in_tiles(weight: Tensor, store: Store, num_features: int) -> Projection:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer; the shapes of the projections are [in_features -> out_features]."""
+    """The weights of one layer; the shapes of the projections are [in_features -> out_features]."""
 
     attention_norm: Tensor  # [hidden_size]
     qkv: Projection  # hidden_size -> (num_heads + 2 * num_kv_heads) * head_dim
@@ -90,7 +92,7 @@ class LayerWeights:
 
     @classmethod
     def from_parameters(cls, layer: LayerParameters, store: Store) -> LayerWeights:
-        """The layer with its projections as `store` makes them."""
+        """Return the layer with its projections built by `store`."""
         return cls(
             attention_norm=layer.attention_norm,
             qkv=store(layer.qkv, layer.qkv_bias),
@@ -104,14 +106,14 @@ class LayerWeights:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the projections: what a pass over one row reads of this layer, norms aside."""
+        """Bytes of the projections: what a pass over one row reads of this layer, norms excluded."""
         return sum(part.num_bytes for part in (self.qkv, self.attention_out, self.gate_up, self.down))
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderWeights:
-    """All weights of a decoder. A tied LM head is stored apart from the embedding, which stays plain for the lookup:
-    57 MB more for SmolLM2-135M, and logits of one row in two thirds of the time or less.
+    """All weights of a decoder. A tied LM head is stored separately from the embedding, which stays plain for the
+    lookup: 57 MB more for SmolLM2-135M, and logits of one row in at most two thirds of the time.
     """
 
     config: ModelConfig
@@ -122,47 +124,47 @@ class DecoderWeights:
 
     @classmethod
     def from_parameters(cls, parameters: Parameters, quantize: Quantization | None = None) -> DecoderWeights:
-        """Takes the layers out of `parameters`: each is freed when it is packed, so that no two models are held.
+        """Take the layers out of `parameters`; each is freed when it is packed, so that no two models are in memory.
 
-        `quantize` is for CPUs: all projections are quantised, in int4 the LM head in int8. Raises WeightsError where
-        memory runs out, and where they lie elsewhere.
+        `quantize` is for CPUs: all projections are quantised, the LM head to int8 with int4. Raises WeightsError if
+        memory runs out, or if the weights are on another device.
         """
-        store, store_head = _stores(parameters, quantize)
+        store, store_head = _choose_stores(parameters, quantize)
         return cls(
             config=parameters.config,
             embedding=parameters.embedding,
             layers=tuple(LayerWeights.from_parameters(layer, store) for layer in parameters.take_layers()),
             final_norm=parameters.final_norm,
-            lm_head=in_tiles(parameters.lm_head, store_head, TILE),
+            lm_head=split_tiles(parameters.lm_head, store_head, TILE),
         )
 
     @property
     def lm_head_tiles(self) -> tuple[Projection, ...]:
-        """The LM head a part of the vocabulary at a time, in the order of the token ids."""
+        """The LM head, a part of the vocabulary at a time, in the order of the token ids."""
         return self.lm_head.tiles if isinstance(self.lm_head, Tiled) else (self.lm_head,)
 
     @property
     def device(self) -> torch.device:
-        """Where the weights, and so the activations, lie."""
+        """The device of the weights and the activations."""
         return self.embedding.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the activations."""
+        """The dtype of the activations."""
         return self.embedding.dtype
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the projections and the LM head: what a pass over one row reads, norms and its KV aside."""
+        """Bytes of the projections and the LM head: what a pass over one row reads, norms and KV excluded."""
         return sum(layer.num_bytes for layer in self.layers) + self.lm_head.num_bytes
 
 
-def _stores(parameters: Parameters, quantize: Quantization | None) -> tuple[Store, Store]:
-    """How to store the layers' projections and the LM head."""
+def _choose_stores(parameters: Parameters, quantize: Quantization | None) -> tuple[Store, Store]:
+    """Return the stores for the layers' projections and for the LM head."""
     if quantize is None:
-        return fastest, fastest
+        return build_fastest, build_fastest
     device = parameters.embedding.device
     if device.type != "cpu":
         raise WeightsError(f"{quantize} weights are for CPUs; load the model unquantised on {device.type}")
     buffer = UnpackingBuffer(parameters.dtype)
-    return quantised(quantize, buffer), quantised("int8", buffer)
+    return build_quantiser(quantize, buffer), build_quantiser("int8", buffer)

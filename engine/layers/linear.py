@@ -24,20 +24,17 @@ Quantization = Literal["int8", "int4"]
 class Projection(Protocol):
     """A linear map with an optional bias."""
 
-    @property
-    def out_features(self) -> int:
-        """Columns of the result."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the stored weights, scales and bias: what a pass over one row reads."""
+    out_features: int
+    """Columns of the result."""
+    num_bytes: int
+    """Bytes of the stored weights, scales and bias: what a pass over one row reads."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Rows [num_rows, in_features] -> [num_rows, out_features], in the dtype of `x`."""
 
 
 class Dense:
-    """`torch.nn.functional.linear`: every device and dtype, and what the other projections are tested against."""
+    """`torch.nn.functional.linear`: for every device and dtype; the other projections are tested against it."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._weight = weight  # [out_features, in_features]
@@ -51,14 +48,14 @@ class Dense:
 
 
 EXPECTED_ROWS = 512
-"""Rows that the packed order is chosen for; on the CPUs seen it is the same for all."""
+"""Rows for which the packed order is chosen; on the CPUs seen it is the same for all."""
 
 
 class Packed:
     """oneDNN's linear map over weights in its own order, which are a copy: the plain ones may be freed."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        """Pack [out_features, in_features]; `packs` says whether this machine can."""
+        """Pack [out_features, in_features]; `can_pack` says whether this machine can."""
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, EXPECTED_ROWS)  # opaque: has no storage
         self._bias = bias
         self.out_features = weight.shape[0]
@@ -71,8 +68,8 @@ class Packed:
 
 
 @cache
-def packs(device_type: str, dtype: torch.dtype) -> bool:
-    """Whether weights of this dtype can be packed here and then give what `linear` gives, found by trying."""
+def can_pack(device_type: str, dtype: torch.dtype) -> bool:
+    """Return whether weights of this dtype can be packed here and then give what `linear` gives, found by trying."""
     if device_type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     with torch.inference_mode():
@@ -87,21 +84,21 @@ def packs(device_type: str, dtype: torch.dtype) -> bool:
 
 
 BUFFER_ELEMENTS = 1 << 24
-"""32 MB in bf16: most matrices of a 1.5B model in one or two blocks, and of no weight beside the model."""
+"""32 MB in bf16: it holds most matrices of a 1.5B model in one or two blocks, and is small compared with the model."""
 
 
 class UnpackingBuffer:
-    """The buffer, allocated once and shared by a model's projections: one thread at a time may use it."""
+    """A buffer that is allocated once and shared by a model's projections; one thread at a time may use it."""
 
     def __init__(self, dtype: torch.dtype, num_elements: int = BUFFER_ELEMENTS) -> None:
         self._block = torch.empty(num_elements, dtype=dtype)
         self._bytes = torch.empty(num_elements // 2, dtype=torch.int8)
 
     def linear(self, x: Tensor, shape: tuple[int, int], unpack: Callable[[int, int, Tensor, Tensor], None]) -> Tensor:
-        """`x` [num_rows, in_features] times a matrix of `shape` [out_features, in_features], without a bias.
+        """Return `x` [num_rows, in_features] times a matrix of `shape` [out_features, in_features], without a bias.
 
-        `unpack(start, end, block, half)` writes the matrix's rows [start, end) into `block`; `half` is int8, of half
-        its size, for whatever it needs on the way.
+        `unpack(start, end, block, half)` writes the matrix's rows [start, end) into `block`; `half` is int8 scratch
+        memory of half its size.
         """
         out_features, in_features = shape
         num_rows = len(self._block) // in_features
@@ -117,17 +114,18 @@ class UnpackingBuffer:
 
 
 GROUP_SIZE = 32
-"""Inputs that share a scale; torch's kernel takes as long for 64 and 128, which lose more."""
+"""Inputs that share a scale; torch's kernel takes as long for 64 and 128, which lose more precision."""
 
 OUT_MULTIPLE = 16
-"""torch's kernel takes no other number of output features."""
+"""torch's kernel supports only multiples of this as output features."""
 
 LEVELS = 15
 MIDDLE = 8
-"""An integer of 0..15 stands for (integer - 8) * scale + offset: so torch's kernel has it."""
+"""An integer of 0..15 stands for (integer - 8) * scale + offset, as in torch's kernel."""
 
 INT4_MOST_DIRECT_ROWS = 72
-"""Up to here torch's int4 kernel is quicker, whose time grows with the rows; beyond, unpacking and a plain product.
+"""Up to this many rows torch's int4 kernel is quicker, whose time grows with the rows; beyond, unpacking and a plain
+product.
 
 One thread, 9728 x 896 in bf16: 0.10 ms a row, against 5 ms to unpack and 2.6 ms for the product of 64 rows.
 """
@@ -141,12 +139,12 @@ INT4_ROWS_AT_A_TIME = 4096
 
 
 class Int4:
-    """Kept twice: as torch's kernel reads it, and as plain nibbles for many rows, whose order that kernel keeps to
-    itself. Together they are half of bf16.
+    """A projection quantised to 4 bits, kept twice: as torch's kernel reads it, and as plain nibbles for many rows,
+    because that kernel's order is private. Together they take half of bf16.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, buffer: UnpackingBuffer) -> None:
-        """Quantise [out_features, in_features], which `fits_int4`; a NaN or an infinity in it is one in the result."""
+        """Quantise [out_features, in_features] (see `can_pack_int4`); a NaN or infinity in it is one in the result."""
         out_features, in_features = weight.shape
         num_groups = in_features // GROUP_SIZE
         integers = torch.empty(weight.shape, dtype=torch.int32)
@@ -189,8 +187,8 @@ class Int4:
             product = self._buffer.linear(x, (self.out_features, x.shape[1]), self._unpack)
         return product if self._bias is None else product.add_(self._bias)
 
-    def dequantised(self) -> Tensor:
-        """The matrix that is multiplied by, float32 [out_features, in_features]."""
+    def dequantise(self) -> Tensor:
+        """Return the matrix that is multiplied by, float32 [out_features, in_features]."""
         integers = torch.cat([self._nibbles << 4 >> 4, self._nibbles >> 4], dim=1).float()
         groups = integers.view(self.out_features, -1, GROUP_SIZE)
         return groups.mul(self._scales.float()[..., None]).add_(self._offsets.float()[..., None]).flatten(1)
@@ -205,38 +203,41 @@ class Int4:
 
 
 def _grid(largest: Tensor, dtype: torch.dtype) -> Tensor:
-    """A power of two for each group, float32: up to the largest weight, the dtype has every multiple of it.
+    """Return a power of two for each group, float32: up to the largest weight, the dtype has every multiple of it.
 
-    So an unpacked weight is exactly what torch's kernel multiplies by: many rows run the model that few rows run.
-    In bf16, multiples up to 256 are exact; the largest weight is at 240 at most, since 15 steps, each rounded up to a
-    multiple, may end 8 multiples beyond the largest weight.
+    So an unpacked weight is exactly the number that torch's kernel multiplies by: many rows run the same model as few
+    rows. In bf16, multiples up to 256 are exact; the largest weight is at 240 at most, since 15 steps, each rounded up
+    to a multiple, may end 8 multiples beyond the largest weight.
     """
     info = torch.finfo(dtype)
     exponents = torch.log2(largest / (2 * LEVELS / (LEVELS + 1) / info.eps)).ceil_()
     return torch.exp2(exponents).clamp_(min=info.tiny)
 
 
-def fits_int4(weight: Tensor) -> bool:
-    """Whether torch's kernel takes a matrix of this shape."""
+def can_pack_int4(weight: Tensor) -> bool:
+    """Return whether torch's int4 kernel supports a matrix of this shape."""
     out_features, in_features = weight.shape
     return out_features % OUT_MULTIPLE == 0 and in_features % GROUP_SIZE == 0
 
 
 def _nibbles(integers: Tensor) -> Tensor:
-    """Two of -8..7 a byte, int8 [out_features, in_features // 2]: the right half of each row in the upper nibbles."""
+    """Pack two integers of -8..7 in a byte, int8 [out_features, in_features // 2]: the right half of each row in the
+    upper nibbles.
+    """
     left, right = integers.to(torch.int8).chunk(2, dim=1)
     return right.bitwise_left_shift(4).bitwise_or_(left & 0xF)
 
 
 LARGEST = 127
 HALF_UNIT = 2.0**-7
-"""What an integer stands for within a product in float16, which would overflow with 1."""
+"""The value of an integer within a product in float16, which would overflow with 1."""
 
 FEATURES_MULTIPLE = 16
-"""torch's kernel reads beyond its operands where either side of the matrix is no multiple of this."""
+"""torch's kernel reads beyond its operands if either side of the matrix is no multiple of this."""
 
 INT8_MOST_DIRECT_ROWS = 24
-"""Up to here torch's int8 kernel is quicker, whose time grows with the rows; beyond, unpacking and a plain product.
+"""Up to this many rows torch's int8 kernel is quicker, whose time grows with the rows; beyond, unpacking and a plain
+product.
 
 One thread, 9728 x 896 in bf16: 0.11 ms a row, against 1.1 ms to unpack and 1.7 ms for the product of 24 rows.
 """
@@ -246,14 +247,14 @@ INT8_ROWS_AT_A_TIME = 4096
 
 
 class Int8:
-    """y = (x @ q^T) * scale + bias, with q the nearest of -127..127 times a scale for each row of the matrix.
+    """y = (x @ q^T) * scale + bias, where q is the nearest of -127..127 times a scale for each row of the matrix.
 
     The product is rounded before it is scaled, for few rows as for many. torch's kernel could scale first, but a plain
     product cannot, and then many rows would run another model than few.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, buffer: UnpackingBuffer) -> None:
-        """Quantise [out_features, in_features], which `fits_int8`; a NaN or an infinity in it is one in the result."""
+        """Quantise [out_features, in_features] (see `can_pack_int8`); a NaN or infinity in it is one in the result."""
         self._weight = torch.empty(weight.shape, dtype=torch.int8)
         self._scales = torch.empty(len(weight), dtype=weight.dtype)  # [out_features]
         for start in range(0, len(weight), INT8_ROWS_AT_A_TIME):
@@ -282,8 +283,8 @@ class Int8:
         product.mul_(self._scales)
         return product if self._bias is None else product.add_(self._bias)
 
-    def dequantised(self) -> Tensor:
-        """The matrix that is multiplied by, float32 [out_features, in_features]."""
+    def dequantise(self) -> Tensor:
+        """Return the matrix that is multiplied by, float32 [out_features, in_features]."""
         return self._weight.float() * (self._scales.float() * self._unit)[:, None]
 
     def _unpack(self, start: int, end: int, block: Tensor, half: Tensor) -> None:
@@ -292,6 +293,6 @@ class Int8:
             block.mul_(self._unit)
 
 
-def fits_int8(weight: Tensor) -> bool:
-    """Whether torch's kernel takes a matrix of this shape."""
+def can_pack_int8(weight: Tensor) -> bool:
+    """Return whether torch's int8 kernel supports a matrix of this shape."""
     return all(size % FEATURES_MULTIPLE == 0 for size in weight.shape)

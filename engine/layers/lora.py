@@ -1,9 +1,9 @@
-"""LoRA adapters that stay beside the model: each request of a batch has its own, or none (as in Punica, arXiv
+"""LoRA adapters that stay unmerged beside the model: each request of a batch has its own, or none (as in Punica, arXiv
 2310.18547, and S-LoRA, arXiv 2311.03285).
 
-The forward pass calls `AdapterRows.apply(kind, layer, x, out)` behind each projection, and rows [start, end) of `out`
-get scale * (x @ A^T) @ B^T of the adapter that they belong to. In the fused projections the parts of an adapter change
-columns of their own:
+The forward pass calls `AdapterRows.apply(kind, layer, x, out)` after each projection, and rows [start, end) of `out`
+get scale * (x @ A^T) @ B^T of their adapter. In the fused projections the parts of an adapter change columns of their
+own:
 
     qkv      [0, q) [q, q + k) [q + k, q + k + v)        gate_up  [0, ffn_size) [ffn_size, 2 * ffn_size)
 """
@@ -33,7 +33,7 @@ PARTS: Mapping[ProjectionKind, tuple[str, ...]] = {
     "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
     "down": ("mlp.down_proj",),
 }
-"""A fused projection's parts, in the order of their columns, by the names that checkpoints have for them."""
+"""A fused projection's parts, in the order of their columns, by their names in checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class _PartUpdate:
 
 
 class Adapter:
-    """One adapter, fitted to a model that it stays beside. `fingerprint` tells it from any other in a cache's keys."""
+    """One adapter, converted for its model. `fingerprint` identifies it in cache keys."""
 
     def __init__(self, lora: LoraAdapter, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
-        """Raises WeightsError where it changes what this model does not have, or the LM head."""
+        """Raises WeightsError if it changes a tensor that this model does not have, or the LM head."""
         lora.check_fits(Parameters(config, dtype, "meta").slots())
         if "lm_head.weight" in lora.updates:
             raise WeightsError(f"the adapter {lora.folder} changes the LM head: merge it when the model is loaded")
@@ -67,7 +67,7 @@ class Adapter:
                         self._updates.setdefault((kind, layer), []).append(_PartUpdate(down, up, start, end))
 
     def apply(self, kind: ProjectionKind, layer: int, x: Tensor, out: Tensor) -> None:
-        """Add to `out` [num_rows, out_features], in place, what this adapter makes of `x` [num_rows, in_features]."""
+        """Add this adapter's update of `x` [num_rows, in_features] to `out` [num_rows, out_features], in place."""
         for update in self._updates.get((kind, layer), ()):
             update.add_to(x, out)
 
@@ -80,18 +80,18 @@ class AdapterSet:
         self._adapters: dict[str, Adapter] = {}
 
     def load(self, name: str, folder: Path) -> Adapter:
-        """Read a PEFT folder under `name`, in place of what had it; raises WeightsError, and then nothing changes."""
+        """Load a PEFT folder as `name`, replacing an earlier one; raises WeightsError, and then nothing changes."""
         adapter = Adapter(LoraAdapter(folder), self._config, self._dtype, self._device)
         self._adapters[name] = adapter
         return adapter
 
     def unload(self, name: str) -> None:
-        """Forget an adapter; who has it keeps it. Raises RequestError where there is none of that name."""
+        """Forget an adapter; requests that have it keep it. Raises RequestError if there is none of that name."""
         self.get(name)
         del self._adapters[name]
 
     def get(self, name: str) -> Adapter:
-        """The adapter; raises RequestError where there is none of that name."""
+        """Return the adapter; raises RequestError if there is none of that name."""
         if name not in self._adapters:
             loaded = ", ".join(sorted(self._adapters)) or "none"
             raise RequestError(f"there is no adapter {name!r}; loaded are: {loaded}")
@@ -105,9 +105,9 @@ class AdapterRows:
     ranges: tuple[tuple[Adapter, int, int], ...]
 
     @classmethod
-    def of(cls, sequences: Iterable[tuple[Adapter | None, int]]) -> AdapterRows:
-        """From each sequence's adapter and number of rows, in the batch's order. Neighbours of one adapter share a
-        range: [(a, 3), (a, 2), (None, 4), (b, 1)] gives a [0, 5), b [9, 10).
+    def from_sequences(cls, sequences: Iterable[tuple[Adapter | None, int]]) -> AdapterRows:
+        """Return the rows from each sequence's adapter and number of rows, in the batch's order. Neighbours of one
+        adapter share a range: [(a, 3), (a, 2), (None, 4), (b, 1)] gives a [0, 5), b [9, 10).
         """
         ranges: list[tuple[Adapter, int, int]] = []
         start = 0
@@ -121,7 +121,7 @@ class AdapterRows:
         return cls(tuple(ranges))
 
     def apply(self, kind: ProjectionKind, layer: int, x: Tensor, out: Tensor) -> None:
-        """Add each range's update to `out` [num_rows, out_features] in place, `x` being the projection's input."""
+        """Add each range's update to `out` [num_rows, out_features] in place; `x` is the projection's input."""
         for adapter, start, end in self.ranges:
             adapter.apply(kind, layer, x[start:end], out[start:end])
 
@@ -137,7 +137,7 @@ def _columns(kind: ProjectionKind, config: ModelConfig) -> list[tuple[int, int]]
 
 
 def _fingerprint(updates: Mapping[str, LowRankUpdate]) -> bytes:
-    """blake2b-128 over every name, scale and matrix."""
+    """Return blake2b-128 over every name, scale and matrix."""
     digest = blake2b(digest_size=16)
     for name, update in sorted(updates.items()):
         digest.update(f"{name} {update.scale!r}\n".encode())

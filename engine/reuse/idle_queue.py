@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from engine.token_prefix import count_common_prefix
 from engine.types import GenerationRequest, ReuseMode, TokenLogprob
 
 MOST_TASKS = 8
@@ -92,14 +91,7 @@ def _supersedes(newer: IdleTask, older: IdleTask) -> bool:
     if newer.root != older.root:
         return False
     prompt = older.request.prompt_ids
-    return num_alike(newer.request.prompt_ids, prompt) >= LEAST_ALIKE * len(prompt)
-
-
-def num_alike(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens up to the first at which the two differ."""
-    count = min(len(one), len(other))
-    differ = np.flatnonzero(np.asarray(one[:count]) != np.asarray(other[:count]))
-    return int(differ[0]) if len(differ) else count
+    return count_common_prefix(newer.request.prompt_ids, prompt) >= LEAST_ALIKE * len(prompt)
 
 
 LIKELIEST = 20
@@ -219,7 +211,7 @@ class _Running:
     """The running means of one class, and by how much its budget is raised."""
 
     def __init__(self) -> None:
-        self.raised_by = 0.0
+        self.get_raise = 0.0
         self.num_audits = 0
         self._num_tokens = self._num_agreed = self._kl = 0.0
 
@@ -233,14 +225,14 @@ class _Running:
 
     def raise_by(self, step: float) -> None:
         """Change the budget; what was compared tells nothing of the new one."""
-        self.raised_by = min(1.0, max(0.0, self.raised_by + step))
+        self.get_raise = min(1.0, max(0.0, self.get_raise + step))
         self._num_tokens = self._num_agreed = self._kl = 0.0
 
     def estimate(self) -> AuditEstimate:
         """The means of nothing are those of a perfect match."""
         count = self._num_tokens or 1.0
         agreement = self._num_agreed / count if self._num_tokens else 1.0
-        return AuditEstimate(self.raised_by, self.num_audits, self._num_tokens, self._kl / count, agreement)
+        return AuditEstimate(self.get_raise, self.num_audits, self._num_tokens, self._kl / count, agreement)
 
 
 class AuditPolicy:
@@ -252,18 +244,18 @@ class AuditPolicy:
         self._classes: dict[AuditClass, _Running] = {}
         self._num_of_root: Counter[str] = Counter()
 
-    def draws(self) -> bool:
+    def is_drawn(self) -> bool:
         """Whether the approximate request that has just ended is one of the sample."""
         return self._random.random() < self.config.share
 
-    def raised_by(self, of: AuditClass) -> float:
+    def get_raise(self, of: AuditClass) -> float:
         """The share of stored tokens that requests of this class run again beyond the mode's own."""
-        known = self._classes.get(self._told_apart(of))
-        return 0.0 if known is None else known.raised_by
+        known = self._classes.get(self._limit_class(of))
+        return 0.0 if known is None else known.get_raise
 
     def book(self, of: AuditClass, found: Comparison) -> None:
         """Take a comparison in; raise or lower the budget of its class where enough of them say so."""
-        of = self._told_apart(of)
+        of = self._limit_class(of)
         if of not in self._classes:
             self._classes[of] = _Running()
             self._num_of_root[of.root] += 1
@@ -272,14 +264,14 @@ class AuditPolicy:
         estimate = own.estimate()
         if self._is_too_far(estimate):
             own.raise_by(self.config.step_up)
-        elif own.raised_by and self._is_calm(estimate):
+        elif own.get_raise and self._is_calm(estimate):
             own.raise_by(-self.config.step_down)
 
     def estimates(self) -> dict[AuditClass, AuditEstimate]:
         """What is known of each class."""
         return {of: own.estimate() for of, own in self._classes.items()}
 
-    def _told_apart(self, of: AuditClass) -> AuditClass:
+    def _limit_class(self, of: AuditClass) -> AuditClass:
         """The class, or the unnamed one of its root where that has too many names: callers choose them.
 
         Of too many roots, all that came first are known, and later ones share a class.

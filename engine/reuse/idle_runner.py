@@ -29,7 +29,7 @@ class IdleStats:
     audits: Mapping[AuditClass, AuditEstimate]
 
 
-class IdleWork:
+class IdleRunner:
     """One a core, which asks it to `begin` where nothing waits or runs, and to `make_way` for every request.
 
     An exact run of the prompt puts its KV into the prefix cache, where the next turn finds it, and in place of what the
@@ -65,31 +65,33 @@ class IdleWork:
         """Whether anything is left to do."""
         return self._task is not None or len(self._queue) > 0
 
-    def allowed(self, reuse: Reuse, root: bytes) -> Reuse:
+    def apply_budget(self, reuse: Reuse, root: bytes) -> Reuse:
         """What a request allows, with the budget of its class where it names none."""
-        raised_by = self._policy.raised_by(self._class_of(reuse, root))
+        raised_by = self._policy.get_raise(self._class_of(reuse, root))
         return replace(reuse, budget=raised_by) if raised_by and reuse.budget is None else reuse
 
-    def ended(self, request: GenerationRequest, root: bytes, result: GenerationResult) -> None:
+    def on_finished(self, request: GenerationRequest, root: bytes, result: GenerationResult) -> None:
         """A request of somebody else is over."""
         if not result.usage.reused_approximate:
             return
-        audited = request.reuse.budget is None and self._policy.draws()  # who names a budget is answered for by himself
+        audited = (
+            request.reuse.budget is None and self._policy.is_drawn()
+        )  # who names a budget is answered for by himself
         if self._rebuild or audited:
             ids = result.token_ids[: self._policy.config.most_tokens] if audited else ()
             self._queue.push(IdleTask(request, root, ids))
 
-    def begin(self) -> None:
+    def start_next(self) -> None:
         """Nobody waits: run a request of the newest task, if there is one."""
         while self._task is None and (task := self._queue.pop()) is not None:
             try:
-                self._request_id = self._start(_request_of(task), task.root)
+                self._request_id = self._start(_build_request(task), task.root)
             except EngineError:
                 self._counts.dropped += 1
             else:
                 self._task = task
 
-    def make_way(self) -> None:
+    def preempt(self) -> None:
         """Somebody waits: take the running request back, and go on with it later."""
         if self._task is not None and self._request_id is not None:
             self._counts.interrupted += 1
@@ -97,7 +99,7 @@ class IdleWork:
             self._queue.push(self._task)
             self._task = None
 
-    def take(self, output: Output) -> bool:
+    def take_output(self, output: Output) -> bool:
         """Whether an output belongs to a request of its own."""
         if self._task is None or output.id != self._request_id:
             return False
@@ -106,7 +108,7 @@ class IdleWork:
             self._task = None
         elif output.result is not None:
             task, self._task = self._task, None
-            self._went(task, output.result)
+            self._on_task_finished(task, output.result)
         return True
 
     def forget(self) -> None:
@@ -120,7 +122,7 @@ class IdleWork:
         """One look at it."""
         return IdleStats(len(self._queue) + (self._task is not None), replace(self._counts), self._policy.estimates())
 
-    def _went(self, task: IdleTask, result: GenerationResult) -> None:
+    def _on_task_finished(self, task: IdleTask, result: GenerationResult) -> None:
         """A task's request is over."""
         if task.is_to_be_compared:
             if result.usage.reused_approximate:
@@ -138,7 +140,7 @@ class IdleWork:
         return AuditClass(self._fingerprint, reuse.mode, reuse.edit_class, root.hex())
 
 
-def _request_of(task: IdleTask) -> GenerationRequest:
+def _build_request(task: IdleTask) -> GenerationRequest:
     """The prompt once more: on KV that is taken over where that is to be compared, else exactly."""
     ids = task.audited_ids
     return replace(

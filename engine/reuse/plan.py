@@ -43,21 +43,21 @@ class Lineage:
             parts += [_Part(first, end - first, record, first) for first, end in own]
         self._prompts.appendleft(tuple(sorted(parts, key=lambda part: part.start)))
 
-    def goes_on(self, before: Match | None, match: Match) -> bool:
+    def continues(self, before: Match | None, match: Match) -> bool:
         """Whether a prompt that is remembered had a match where it stands now, behind the same token if any is given.
 
         Within one record that is so where the two were neighbours; without one before it, where it keeps its place.
         """
         if before is None:
             return match.source == match.start or any(
-                _position(parts, match.record, match.source) == match.start for parts in self._prompts
+                _find_position(parts, match.record, match.source) == match.start for parts in self._prompts
             )
         last = before.source + len(before.slots) - 1
         if match.record == before.record and match.source == last + 1:
             return True
         for parts in self._prompts:
-            position = _position(parts, before.record, last)
-            if position is not None and _position(parts, match.record, match.source) == position + 1:
+            position = _find_position(parts, before.record, last)
+            if position is not None and _find_position(parts, match.record, match.source) == position + 1:
                 return True
         return False
 
@@ -66,7 +66,7 @@ class Lineage:
         self._prompts.clear()
 
 
-def _position(parts: Sequence[_Part], record: int, source: int) -> int | None:
+def _find_position(parts: Sequence[_Part], record: int, source: int) -> int | None:
     """Where a record's token stood in a prompt of these parts."""
     for part in parts:
         if part.record == record and 0 <= source - part.source < part.length:
@@ -125,20 +125,20 @@ def plan_reuse(
     matches = [each for each in matches if len(each.slots) >= FEWEST_TOKENS]
     if any(each.generation >= MAX_GENERATION for each in matches):
         matches = []
-    changes = _changes(num_cached, matches, lineage or Lineage())
+    changes = _find_changes(num_cached, matches, lineage or Lineage())
     why = np.full(num_tokens, -1, dtype=np.int8)
     why[num_cached:] = _REASONS.index("changed")
     for match in matches:
         why[match.start : match.end] = -1
     if reuse.mode == "fast":
-        _mark(why, _rest_of_segments(num_tokens, changes, reuse.segment_ends), "segment")
+        _mark(why, _find_segment_rests(num_tokens, changes, reuse.segment_ends), "segment")
     if np.count_nonzero(why[num_cached:] < 0) < LEAST_SAVED * (num_tokens - num_cached):
         why[num_cached:] = _REASONS.index("changed")
     _mark(why, [(max(first, num_cached), max(end, num_cached)) for first, end in reuse.recompute], "asked")
     if reuse.budget:
         _spend(why, reuse.budget)
     _mark(why, [(num_tokens - 1, num_tokens)], "tail")
-    placed = tuple(part for match in matches for part in _unmarked(match, why))
+    placed = tuple(part for match in matches for part in _split_reused(match, why))
     pending = np.flatnonzero(why >= 0)
     counts = np.bincount(why[pending], minlength=len(_REASONS))
     return ReusePlan(
@@ -158,7 +158,7 @@ class _Change:
     end: int
 
 
-def _changes(num_cached: int, matches: Sequence[Match], lineage: Lineage) -> list[_Change]:
+def _find_changes(num_cached: int, matches: Sequence[Match], lineage: Lineage) -> list[_Change]:
     """Where the matches have missed something: what no match covers, and where two meet that had not met before.
 
     Behind the last match nothing was missed.
@@ -166,13 +166,13 @@ def _changes(num_cached: int, matches: Sequence[Match], lineage: Lineage) -> lis
     found = []
     end, before = num_cached, None
     for match in matches:
-        if match.start > end or not lineage.goes_on(before, match):
+        if match.start > end or not lineage.continues(before, match):
             found.append(_Change(end, match.start))
         end, before = match.end, match
     return found
 
 
-def _rest_of_segments(num_tokens: int, changes: Sequence[_Change], ends: Sequence[int]) -> list[tuple[int, int]]:
+def _find_segment_rests(num_tokens: int, changes: Sequence[_Change], ends: Sequence[int]) -> list[tuple[int, int]]:
     """From each change to the end of the segment that it ends in: there stand conclusions about it.
 
     On a segment's border a deletion changes neither side.
@@ -207,7 +207,7 @@ def _spend(why: NDArray[np.int8], budget: float) -> None:
     why[chosen] = _REASONS.index("budget")
 
 
-def _unmarked(match: Match, why: NDArray[np.int8]) -> list[Match]:
+def _split_reused(match: Match, why: NDArray[np.int8]) -> list[Match]:
     """The parts of a match that are taken over still."""
     free = np.concatenate(([False], why[match.start : match.end] < 0, [False])).astype(np.int8)
     starts, ends = np.flatnonzero(np.diff(free) == 1), np.flatnonzero(np.diff(free) == -1)

@@ -109,14 +109,14 @@ class Anchors:
 
     def add(self, entry: Entry) -> None:
         """Enter an entry that has just been linked to its neighbours, and what ends in it of those before."""
-        for earlier, first in _reaching(entry):
+        for earlier, first in _find_reaching(entry):
             self._add(earlier, first)
         self._add(entry, 0)
 
     def remove(self, entry: Entry) -> None:
         """Take out an entry that is still linked to its neighbours, and what ends in it of those before."""
         self.hide(entry)
-        for earlier, first in _reaching(entry):
+        for earlier, first in _find_reaching(entry):
             for kgram in [each for each in earlier.anchors if self._offsets[each][earlier.number] >= first]:
                 self._take_out(earlier, kgram)
 
@@ -136,14 +136,14 @@ class Anchors:
         """Enter an entry's k-grams from an offset on."""
         if entry.is_superseded:
             return
-        hashes = kgram_hashes(np.concatenate((entry.token_ids[first:], _tokens_behind(entry, KGRAM_LEN - 1))))
+        hashes = kgram_hashes(np.concatenate((entry.token_ids[first:], _get_next_tokens(entry, KGRAM_LEN - 1))))
         for offset, kgram in enumerate(hashes[: len(entry.token_ids) - first].tolist(), first):
             if (offset == 0 or (entry.start + offset) % ANCHOR_EVERY == 0) and kgram not in entry.anchors:
                 entry.anchors.add(kgram)
                 self._offsets.setdefault(kgram, {})[entry.number] = offset
 
 
-def _reaching(entry: Entry) -> Iterator[tuple[Entry, int]]:
+def _find_reaching(entry: Entry) -> Iterator[tuple[Entry, int]]:
     """The entries before it whose k-grams reach into this one, each with the offset of the first that does."""
     distance, before = 0, entry.before
     while before is not None and distance < KGRAM_LEN - 1:
@@ -152,7 +152,7 @@ def _reaching(entry: Entry) -> Iterator[tuple[Entry, int]]:
         before = before.before
 
 
-def _tokens_behind(entry: Entry, count: int) -> TokenIds:
+def _get_next_tokens(entry: Entry, count: int) -> TokenIds:
     """The record's next tokens behind an entry, as far as they are stored, `count` at most."""
     parts = [entry.token_ids[:0]]
     while count > 0 and entry.after is not None:
@@ -245,11 +245,6 @@ class SpanStats:
     num_tier_misses: int = 0
     num_tier_faults: int = 0
     num_tier_dropped: int = 0
-
-    @property
-    def num_missed(self) -> int:
-        """Tokens that were looked for and not found."""
-        return self.num_queried - self.num_hit
 
     @property
     def hit_rate(self) -> float:

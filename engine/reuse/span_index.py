@@ -21,7 +21,7 @@ from engine.reuse.span_entry import (
     TokenIds,
     kgram_hashes,
 )
-from engine.reuse.span_match import Piece, choose, find_runs
+from engine.reuse.span_match import Piece, choose_runs, find_runs
 from engine.types import Match
 
 MOST_USES = 8.0
@@ -201,15 +201,15 @@ class SpanIndex:
         if space is None:
             return []
         token_ids = np.ascontiguousarray(token_ids[:-1], dtype=np.uint32)
-        runs = choose(find_runs(space.anchors, self._entries.__getitem__, token_ids, first))
+        runs = choose_runs(find_runs(space.anchors, self._entries.__getitem__, token_ids, first))
         return [list(run.pieces()) for run in runs]
 
     def take(self, runs: Iterable[Sequence[Piece]], num_queried: int) -> list[Match]:
         """The matches of runs, without what has no slots; counts their use, of so many tokens that were asked for."""
         matches = []
         for run in runs:
-            for part in _same_generation(run):
-                matches.append(_match_of(part))
+            for part in _split_by_generation(run):
+                matches.append(_build_match(part))
                 for piece in part:
                     piece.entry.num_uses += (piece.end - piece.first) / len(piece.entry.token_ids)
                     self._order.push(piece.entry)
@@ -251,7 +251,7 @@ class SpanIndex:
         digest = root_digest(root)
         token_ids, slots = np.array(token_ids, dtype=np.uint32), np.array(slots, dtype=np.int64)
         self._supersede(digest, record, token_ids, generation)
-        for first, end in _cuts(start, len(token_ids)):
+        for first, end in _split_entries(start, len(token_ids)):
             self.add(digest, record, start + first, token_ids[first:end], generation, slots[first:end])
 
     def add(
@@ -298,7 +298,7 @@ class SpanIndex:
         if not space.num_entries:
             del self._spaces[entry.root]
 
-    def held(self) -> list[Entry]:
+    def list_entries(self) -> list[Entry]:
         """The entries that have slots, worth least first."""
         return sorted(self._order, key=lambda entry: (entry.priority, entry.last_used))
 
@@ -391,13 +391,13 @@ def root_digest(root: bytes) -> bytes:
     return blake2b(root, digest_size=ROOT_BYTES).digest()
 
 
-def _cuts(start: int, num_tokens: int) -> list[tuple[int, int]]:
+def _split_entries(start: int, num_tokens: int) -> list[tuple[int, int]]:
     """The parts [first, end) of a stretch that become entries: cut where its record's positions are multiples."""
     borders = [0, *range(-start % ENTRY_TOKENS or ENTRY_TOKENS, num_tokens, ENTRY_TOKENS), num_tokens]
     return [(first, end) for first, end in pairwise(borders) if first < end]
 
 
-def _same_generation(run: Sequence[Piece]) -> Iterator[list[Piece]]:
+def _split_by_generation(run: Sequence[Piece]) -> Iterator[list[Piece]]:
     """The pieces of a run in a row that are of one generation; those without slots are left out."""
     for (_, has_slots), pieces in groupby(run, _generation_and_presence):
         if has_slots:
@@ -408,7 +408,7 @@ def _generation_and_presence(piece: Piece) -> tuple[int, bool]:
     return piece.entry.generation, piece.entry.slots is not None
 
 
-def _match_of(pieces: Sequence[Piece]) -> Match:
+def _build_match(pieces: Sequence[Piece]) -> Match:
     head = pieces[0]
     slots = [piece.entry.slots[piece.first : piece.end] for piece in pieces if piece.entry.slots is not None]
     source = head.entry.start + head.first

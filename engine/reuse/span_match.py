@@ -11,12 +11,10 @@ from itertools import count
 from typing import NamedTuple
 
 from engine.reuse.span_entry import KGRAM_LEN, Anchors, Entry, TokenIds, kgram_hashes
+from engine.token_prefix import count_common_prefix
 
 MOST_CANDIDATES = 8
 """Places that a k-gram is compared at, the newest: the licence at the head of a thousand files is not tried in all."""
-
-_FIRST_CHUNK = 64
-"""Tokens compared at once; every further chunk is twice as long."""
 
 
 class Piece(NamedTuple):
@@ -73,14 +71,14 @@ def find_runs(anchors: Anchors, entry_of: Callable[[int], Entry], token_ids: Tok
         if place < covered:
             continue
         for number, offset in anchors.newest(kgram, MOST_CANDIDATES):
-            run = _extended(token_ids, first, place, entry_of(number), offset)
+            run = _extend_run(token_ids, first, place, entry_of(number), offset)
             if run.end - run.start >= KGRAM_LEN:
                 runs.append(run)
                 covered = max(covered, run.end)
     return runs
 
 
-def choose(runs: Sequence[Run]) -> list[Run]:
+def choose_runs(runs: Sequence[Run]) -> list[Run]:
     """Runs and parts of runs that do not overlap, ascending: the longest first, the others where they leave room.
 
     Of runs of one length goes first that of the record which the prompt has most in common with (its parts saw one
@@ -91,28 +89,28 @@ def choose(runs: Sequence[Run]) -> list[Run]:
     for run in runs:
         in_common[run.entry.record] += run.end - run.start
 
-    def ranked(run: Run) -> tuple[int, int, int, int, Run]:
+    def rank(run: Run) -> tuple[int, int, int, int, Run]:
         generation = max(piece.entry.generation for piece in run.pieces())
         return run.start - run.end, -in_common[run.entry.record], generation, next(order), run
 
     order = count()
-    queue = [ranked(run) for run in runs]
+    queue = [rank(run) for run in runs]
     heapify(queue)
     starts: list[int] = []
     chosen: dict[int, Run] = {}  # by start
     while queue:
         *_, run = heappop(queue)
-        taken = [chosen[start] for start in _overlapped(run, starts, chosen)]
+        taken = [chosen[start] for start in _find_overlaps(run, starts, chosen)]
         if taken:
-            for first, end in _between(run, taken):
-                heappush(queue, ranked(run.cut(first, end)))
+            for first, end in _find_gaps(run, taken):
+                heappush(queue, rank(run.cut(first, end)))
         else:
             insort(starts, run.start)
             chosen[run.start] = run
     return [chosen[start] for start in starts]
 
 
-def _overlapped(run: Run, starts: list[int], chosen: dict[int, Run]) -> list[int]:
+def _find_overlaps(run: Run, starts: list[int], chosen: dict[int, Run]) -> list[int]:
     """Where those of the chosen runs start that overlap this one, ascending."""
     first = bisect_left(starts, run.start)
     if first and chosen[starts[first - 1]].end > run.start:
@@ -120,26 +118,26 @@ def _overlapped(run: Run, starts: list[int], chosen: dict[int, Run]) -> list[int
     return starts[first : bisect_left(starts, run.end)]
 
 
-def _between(run: Run, taken: list[Run]) -> list[tuple[int, int]]:
+def _find_gaps(run: Run, taken: list[Run]) -> list[tuple[int, int]]:
     """The parts of a run outside those taken that are a k-gram long at least."""
     borders = [run.start, *(border for each in taken for border in (each.start, each.end)), run.end]
     parts = zip(borders[::2], borders[1::2], strict=True)
     return [(first, end) for first, end in parts if end - first >= KGRAM_LEN]
 
 
-def _extended(token_ids: TokenIds, first: int, place: int, entry: Entry, offset: int) -> Run:
+def _extend_run(token_ids: TokenIds, first: int, place: int, entry: Entry, offset: int) -> Run:
     """The longest run around a place in the prompt, not before `first`; empty where only the hashes are equal."""
     end = place
     at, behind = entry, offset
     while True:
-        num_same = common_length(token_ids[end:], at.token_ids[behind:])
+        num_same = count_common_prefix(token_ids[end:], at.token_ids[behind:])
         end += num_same
         if behind + num_same < len(at.token_ids) or at.after is None:
             break
         at, behind = at.after, 0
     start = place
     while True:
-        num_same = common_length(token_ids[first:start][::-1], entry.token_ids[:offset][::-1])
+        num_same = count_common_prefix(token_ids[first:start][::-1], entry.token_ids[:offset][::-1])
         start -= num_same
         offset -= num_same
         if offset or entry.before is None or start == first:
@@ -149,17 +147,3 @@ def _extended(token_ids: TokenIds, first: int, place: int, entry: Entry, offset:
         entry = entry.before
         offset = len(entry.token_ids)
     return Run(start, end, entry, offset)
-
-
-def common_length(a: TokenIds, b: TokenIds) -> int:
-    """How many tokens the two begin with in common."""
-    most = min(len(a), len(b))
-    first, size = 0, _FIRST_CHUNK
-    while first < most:
-        end = min(first + size, most)
-        differ = a[first:end] != b[first:end]
-        place = int(differ.argmax())
-        if differ[place]:
-            return first + place
-        first, size = end, 2 * size
-    return most

@@ -202,7 +202,7 @@ class SpanStore:
         self._tier.close()
         room = self._tier.capacity_bytes
         kept = []
-        for entry in reversed(self._index.held()):
+        for entry in reversed(self._index.list_entries()):
             room -= len(entry.token_ids) * self._memory.token_bytes
             if room >= 0 and not entry.is_superseded and not entry.is_kept and len(entry.token_ids) >= KGRAM_LEN:
                 kept.append(entry)

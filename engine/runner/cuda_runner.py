@@ -1,9 +1,8 @@
-"""A model runner by Triton kernels: one copy to the device, launches or a graph, one copy back."""
+"""The model runner by Triton kernels: one copy to the device, launches or a graph, one copy back."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -22,17 +21,19 @@ from engine.runner.cuda_graphs import (
     Capture,
     CUDAGraphs,
     Graphs,
-    PassInputs,
-    PassShape,
+    InputBatch,
     PoolLayout,
-    arrays_of,
-    inputs_of,
-    staged,
+    StepShape,
+    build_arrays,
+    build_inputs,
+    stage_arrays,
 )
 from engine.runner.kv_reuse import KVReuse
-from engine.runner.step_rows import Numbers, PassRows, SequenceRows, verifications
-from engine.runner.torch_runner import measured_start, measured_verification
-from engine.runner.verify import Confirmed, Verification, verify
+from engine.runner.step_rows import Numbers, PagedRows, StepRows, build_verifications
+from engine.runner.torch_runner import find_measure_start
+from engine.runner.verify import Verification, verify
+from engine.sampling import Sampler
+from engine.types import GenerationRequest
 from kernels.accept import accept
 from kernels.op import runs_triton
 from kernels.paged_attention import run_paged_attention
@@ -45,18 +46,18 @@ NO_ADAPTERS = AdapterRows(())
 
 
 class PagedForward:
-    """`Decoder.forward_batch` where keys and values lie in a pool's pages on the device."""
+    """`Decoder.forward_batch` for keys and values in a pool's pages on the device."""
 
     def __init__(self, decoder: Decoder, pool: KVPool, store: SpanStore | None = None) -> None:
-        """`store` takes what a pass computes, too, where its inputs say where to."""
+        """`store` also takes what a pass computes, in the record slots of its inputs."""
         self._decoder = decoder
         self._pool = pool
         self._store = store
-        self._head_norms = [_head_norms(decoder, layer) for layer in decoder.weights.layers]
+        self._head_norms = [_join_head_norms(decoder, layer) for layer in decoder.weights.layers]
 
     @torch.inference_mode()
-    def __call__(self, inputs: PassInputs, adapters: AdapterRows = NO_ADAPTERS) -> Tensor:
-        """The hidden states behind the last norm, [num_rows, hidden_size]."""
+    def __call__(self, inputs: InputBatch, adapters: AdapterRows = NO_ADAPTERS) -> Tensor:
+        """Return the hidden states after the last norm, [num_rows, hidden_size]."""
         weights, eps = self._decoder.weights, self._decoder.config.rms_norm_eps
         cos, sin = self._decoder.rotations(inputs.positions)
         hidden = F.embedding(inputs.token_ids, weights.embedding)
@@ -77,7 +78,7 @@ class PagedForward:
         normed: Tensor,
         cos: Tensor,
         sin: Tensor,
-        inputs: PassInputs,
+        inputs: InputBatch,
         adapters: AdapterRows,
     ) -> Tensor:
         config, num_tokens = self._decoder.config, len(normed)
@@ -102,8 +103,10 @@ def _project(kind: ProjectionKind, index: int, projection: Projection, x: Tensor
     return out
 
 
-def _head_norms(decoder: Decoder, layer: LayerWeights) -> Tensor | None:
-    """The norms of a layer's query and key heads, [num_heads + num_kv_heads, head_dim], so that one call norms all."""
+def _join_head_norms(decoder: Decoder, layer: LayerWeights) -> Tensor | None:
+    """Join the norms of a layer's query and key heads, [num_heads + num_kv_heads, head_dim], for one call over all
+    heads.
+    """
     if layer.query_norm is None or layer.key_norm is None:
         return None
     config = decoder.config
@@ -113,61 +116,46 @@ def _head_norms(decoder: Decoder, layer: LayerWeights) -> Tensor | None:
 
 
 NO_TOKEN = -1
+"""Stands for the draft's token after its last row."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """Rows of one side of a draft, and the draft's token behind each, NO_TOKEN behind the last."""
+def verify_on_device(model: Decoder, build_verifications: Sequence[Verification]) -> None:
+    """As `engine.runner.verify.verify`, with one pass of the LM head and one wait where the most likely tokens suffice.
 
-    hidden: Tensor
-    draft: list[int]
-
-
-def verify_on_device(model: Decoder, verifications: Sequence[Verification]) -> None:
-    """As `engine.runner.verify.verify`, in one pass of the LM head and one wait, where the likeliest tokens suffice.
-
-    On a card the rows behind a departure cost less than to ask where it is. Who asks for more than the likeliest tokens
-    gets it as on a CPU.
+    On a card, scoring the rows after a rejection costs less than asking where it is. Requests that need more than the
+    most likely tokens are verified as on a CPU.
     """
-    plain = [each for each in verifications if len(each.next_rows) and not each.wants_logits]
+    plain = [each for each in build_verifications if len(each.next_rows) and not each.wants_logits]
     if plain:
-        found = iter(_chosen(model, [side for each in plain for side in _sides(each)]))
-        for each in plain:
-            each.take_all(next(found), None if each.branch is None else next(found))
-    verify(model, verifications)  # what is left
+        _take_likeliest(model, plain)
+    verify(model, build_verifications)  # what is left
 
 
-def _sides(each: Verification) -> list[_Side]:
-    """The draft's rows that are not settled, and its branch's."""
-    first = len(each.chosen)
-    sides = [_Side(each.hidden[first:], [*each.draft[first:], NO_TOKEN])]
-    if each.branch is not None:
-        sides.append(_Side(each.branch.hidden, [*each.branch.token_ids[1:], NO_TOKEN]))
-    return sides
-
-
-def _chosen(model: Decoder, sides: Sequence[_Side]) -> list[Confirmed]:
-    logits = model.logits(torch.cat([each.hidden for each in sides]))
-    borders = [0, *accumulate(len(each.hidden) for each in sides)]
-    draft = np.array([token_id for each in sides for token_id in each.draft], dtype=np.int64)
-    told = staged({"draft": draft, "row_starts": np.array(borders, dtype=np.int32)}, logits.device)
+def _take_likeliest(model: Decoder, plain: Sequence[Verification]) -> None:
+    """Choose for all of them from all their rows whose token is not forced."""
+    hidden = [each.hidden[len(each.chosen) :] for each in plain]
+    logits = model.logits(torch.cat(hidden))
+    borders = [0, *accumulate(map(len, hidden))]
+    draft = [token_id for each in plain for token_id in (*each.draft[len(each.chosen) :], NO_TOKEN)]
+    told = stage_arrays(
+        {"draft": np.array(draft, dtype=np.int64), "row_starts": np.array(borders, dtype=np.int32)}, logits.device
+    )
     accepted = accept(logits, told["draft"], told["row_starts"]).to_host()
-    likeliest, counts = accepted.top_tokens, accepted.num_accepted.tolist()
-    return [
-        Confirmed(likeliest.select_rows(first, end), count)
-        for (first, end), count in zip(pairwise(borders), counts, strict=True)
-    ]
+    for each, (first, end), count in zip(plain, pairwise(borders), accepted.num_accepted.tolist(), strict=True):
+        each.take(accepted.top_tokens.select_rows(first, end), count)
 
 
-def runs_by_kernels(model: Decoder, config: EngineConfig) -> bool:
-    """Whether passes of this model go to `KernelPasses`; batch-invariant ones and odd heads have torch's operations."""
+def can_run_kernels(model: Decoder, config: EngineConfig) -> bool:
+    """Return whether `KernelRunner` can run this model; batch-invariant passes and odd head sizes use
+    torch operations.
+    """
     head_dim = model.config.head_dim
     fits = head_dim >= MIN_HEAD_DIM and head_dim & (head_dim - 1) == 0
     return fits and not config.batch_invariant and runs_triton(model.weights.embedding)
 
 
-class KernelPasses:
-    """`Passes` over a pool that has NUM_SPARE_PAGES, on a card or in Triton's interpreter."""
+class KernelRunner:
+    """The `ModelRunner` over a pool with NUM_SPARE_PAGES, on a card or in Triton's interpreter."""
 
     def __init__(
         self,
@@ -177,12 +165,12 @@ class KernelPasses:
         most_graphs: int = 0,
         capture: Capture | None = None,
     ) -> None:
-        """`most_graphs` are captured as `capture` does, or as CUDA graphs, which only a card has."""
+        """Capture up to `most_graphs` graphs with `capture`, or as CUDA graphs, which only a card has."""
         store = None if reuse is None else reuse.store
         self._model = model
         self._pool = pool
         self._reuse = reuse
-        self._layout = PoolLayout.of(pool, model.config.sliding_window, store)
+        self._layout = PoolLayout.from_pool(pool, model.config.sliding_window, store)
         self._forward = PagedForward(model, pool, store)
         self.graphs: Graphs | None = None
         if capture is None and pool.device.type == "cuda":
@@ -191,47 +179,47 @@ class KernelPasses:
             self.graphs = Graphs(self._forward, self._layout, pool.device, capture, most_graphs)
 
     @torch.inference_mode()
-    def run(self, all_rows: Sequence[PassRows], pages: KVPages) -> list[Verification | None]:
-        """As `Passes.run`."""
-        sequences = [each.on_pages(pages) for each in all_rows]
-        adapters = AdapterRows.of(
-            (each.generation.adapter, rows.num_rows) for each, rows in zip(all_rows, sequences, strict=True)
+    def run(self, all_rows: Sequence[StepRows], pages: KVPages) -> list[Verification | None]:
+        """As `ModelRunner.run`."""
+        sequences = [each.to_paged_rows(pages) for each in all_rows]
+        adapters = AdapterRows.from_sequences(
+            (each.state.adapter, rows.num_rows) for each, rows in zip(all_rows, sequences, strict=True)
         )
-        found = verifications(all_rows, self.hidden(sequences, adapters, self._record_slots(all_rows)))
+        found = build_verifications(all_rows, self.compute_hidden(sequences, adapters, self._record_slots(all_rows)))
         verify_on_device(self._model, [each for each in found if each is not None])
         return found
 
     @torch.inference_mode()
     def measure(self, num_rows: int) -> None:
-        """As `Passes.measure`; what passes like it are going to be is captured first."""
-        start = measured_start(num_rows, self._model, self._pool)
+        """As `ModelRunner.measure`; the graph that later passes of this shape use is captured first."""
+        start = find_measure_start(num_rows, self._model, self._pool)
         pages = range(-(-(start + num_rows) // self._pool.page_size))
-        rows = SequenceRows([0] * num_rows, range(start, start + num_rows), pages)
-        verify_on_device(self._model, [measured_verification(self.hidden([rows], at_once=True))])
+        rows = PagedRows([0] * num_rows, range(start, start + num_rows), pages)
+        hidden, sampler = self.compute_hidden([rows], at_once=True), Sampler(GenerationRequest([0], 1))
+        verify_on_device(self._model, [Verification(hidden, sampler, [], [0] * (num_rows - 1))])
 
-    def hidden(
+    def compute_hidden(
         self,
-        sequences: Sequence[SequenceRows],
+        sequences: Sequence[PagedRows],
         adapters: AdapterRows = NO_ADAPTERS,
         record_slots: Sequence[int] | Numbers = (),
         *,
         at_once: bool = False,
     ) -> Tensor:
-        """The hidden states of all rows, [num_rows, hidden_size], until the next pass."""
-        shape = PassShape.of(sequences, self._layout.window)
+        """Return the hidden states of all rows, [num_rows, hidden_size], which are valid until the next pass."""
+        shape = StepShape.from_sequences(sequences)
         if self.graphs is not None and not adapters.ranges:
             graph = self.graphs.find(shape, at_once=at_once)
             if graph is not None:
                 return graph(sequences, record_slots)
-        tensors = staged(arrays_of(sequences, shape, self._layout, record_slots), self._pool.device)
-        return self._forward(inputs_of(tensors, shape, self._layout), adapters)
+        tensors = stage_arrays(build_arrays(sequences, shape, self._layout, record_slots), self._pool.device)
+        return self._forward(build_inputs(tensors, shape, self._layout), adapters)
 
-    def _record_slots(self, all_rows: Sequence[PassRows]) -> Numbers:
-        """The span store's slot for each row."""
+    def _record_slots(self, all_rows: Sequence[StepRows]) -> Numbers:
+        """Return the span store's slot for each row."""
         if self._reuse is None:
             return np.empty(0, dtype=np.int64)
         kept, slots = self._reuse.reserve(all_rows)
-        num_rows = sum(sum(each.group_sizes) for each in all_rows)
-        all_slots = np.full(num_rows, NO_SLOT, dtype=np.int64)
+        all_slots = np.full(sum(each.num_rows for each in all_rows), NO_SLOT, dtype=np.int64)
         all_slots[kept] = slots
         return all_slots

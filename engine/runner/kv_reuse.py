@@ -1,4 +1,4 @@
-"""Reuses stored KV in the pages of sequences, and records new KV for later prompts."""
+"""Places reused KV in the pages of sequences, and records new KV for later prompts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.decoder import Decoder, runs_of
+from engine.decoder import Decoder, find_ranges
 from engine.engine_config import EngineConfig
 from engine.kv_cache import KVPages, page_runs
 from engine.kv_pool import KVPool
@@ -18,20 +18,20 @@ from engine.reuse import ReusePlan, plan_reuse
 from engine.reuse.disk_tier import DiskTier
 from engine.reuse.plan import Lineage
 from engine.reuse.span_store import SpanStore
-from engine.runner.step_rows import PassRows
-from engine.scheduler import Sequence as ScheduledSequence
+from engine.runner.step_rows import StepRows
+from engine.scheduler import ScheduledSequence
 from kernels.attention import Scratch
 from kernels.span_placement import place_layers
 
 RESERVED = 64
-"""Slots that a sequence takes at a time, at least: a decoding one asks for one a pass."""
+"""The fewest slots that a sequence reserves at a time: a decoding one needs one for each pass."""
 
 
 class Recording:
-    """One sequence's tokens in the span store: where they stand in it, and the slots that hold their KV.
+    """One sequence's tokens in the span store: their positions, and the slots that hold their KV.
 
-    Where the store has no room for more, what follows is not kept. `plan`: what the sequence took over before the
-    tokens that are kept were run.
+    If the store has no room, later tokens are not recorded. `plan`: the reuse plan under which the recorded tokens were
+    run.
     """
 
     def __init__(self, store: SpanStore) -> None:
@@ -42,7 +42,9 @@ class Recording:
         self._spare: list[int] = []
 
     def reserve(self, num_rows: int) -> NDArray[np.int64]:
-        """Slots for the rows of a pass, the first of them, if there are too few; what is not kept is used again."""
+        """Return slots for the first rows of a pass, fewer than the rows if the store is full. Unused slots are used
+        again.
+        """
         missing = num_rows - len(self._spare)
         if missing > 0:
             found = self._store.reserve(max(missing, RESERVED))
@@ -50,31 +52,31 @@ class Recording:
         return np.array(self._spare[:num_rows], dtype=np.int64)
 
     def keep(self, positions: Sequence[int]) -> None:
-        """The first rows of the pass, which stand at these positions, are final."""
+        """Record the first rows of the pass, which are at these positions and final."""
         count = min(len(positions), len(self._spare))
         self._positions += positions[:count]
         self._slots += self._spare[:count]
         del self._spare[:count]
 
     def is_past(self, position: int) -> bool:
-        """Whether a token there is kept already, or one behind it."""
+        """Return whether a token at this position or a later one is recorded."""
         return bool(self._positions) and position <= self._positions[-1]
 
     def give_back(self) -> None:
-        """Free all slots that nothing was entered with."""
+        """Free all slots that were not entered into the store."""
         self._store.give_back(np.array(self._spare + self._slots, dtype=np.int64))
         self._positions, self._slots, self._spare = [], [], []
 
     def enter(self, root: bytes, token_ids: Sequence[int], lineage: Lineage) -> None:
-        """Let what was kept be found: as exact, or, where a plan took KV over before it, as of that plan's generation.
+        """Enter the recorded tokens into the store: as exact, or, after reused KV, with the plan's generation.
 
-        `lineage` is told how the prompt was put together.
+        `lineage` is told the parts of the prompt.
         """
         plan = self.plan
         num_exact, generation = (len(token_ids), 0) if plan is None else (plan.num_exact, plan.generation)
         record = self._enter(root, token_ids, num_exact, generation)
         if plan is not None:
-            lineage.add(plan.placed, record, [] if record is None else runs_of(self._positions))
+            lineage.add(plan.placed, record, [] if record is None else find_ranges(self._positions))
         self._positions, self._slots = [], []
 
     def _enter(self, root: bytes, token_ids: Sequence[int], num_exact: int, generation: int) -> int | None:
@@ -83,7 +85,7 @@ class Recording:
         ids = np.array(token_ids, dtype=np.uint32)
         slots = dict(zip(self._positions, self._slots, strict=True))
         record = self._store.new_record()
-        for first, end in runs_of(self._positions):
+        for first, end in find_ranges(self._positions):
             border = min(max(first, num_exact), end)
             for start, stop, tainted in ((first, border, 0), (border, end, generation)):
                 if start < stop:
@@ -92,8 +94,8 @@ class Recording:
         return record
 
 
-class PassRecorder:
-    """Writes the rows of a pass that are to be kept into the store, layer by layer: a `KVRecorder`."""
+class StepRecorder:
+    """The `KVRecorder` that writes chosen rows of a pass into the store, layer by layer."""
 
     def __init__(self, store: SpanStore, rows: Sequence[int], slots: NDArray[np.int64], num_rows: int) -> None:
         """`rows` of the pass's `num_rows` go to `slots`."""
@@ -112,8 +114,10 @@ class PassRecorder:
 log = logging.getLogger(__name__)
 
 
-def kv_reuse(config: EngineConfig, model: Decoder, pool: KVPool) -> KVReuse | None:
-    """None where the configuration has no memory for it, or the model a window; EngineError where memory is short."""
+def build_kv_reuse(config: EngineConfig, model: Decoder, pool: KVPool) -> KVReuse | None:
+    """Return the reuse of KV; None without memory for it, or for a model with a window. EngineError if
+    memory is short.
+    """
     if not config.span_bytes or model.config.sliding_window is not None:
         return None
     tier = None
@@ -124,7 +128,7 @@ def kv_reuse(config: EngineConfig, model: Decoder, pool: KVPool) -> KVReuse | No
 
 
 class KVReuse:
-    """Between the span store and the pool: one a core, for models whose tokens see all before them."""
+    """Connects the span store and the pool, for models whose tokens attend to all earlier tokens."""
 
     def __init__(self, store: SpanStore, model: Decoder, pool: KVPool) -> None:
         assert model.config.sliding_window is None, "behind a window there is nothing to place"
@@ -135,10 +139,11 @@ class KVReuse:
         self._lineage = Lineage()
         self._recordings: dict[int, Recording] = {}
 
-    def take_over(self, pages: KVPages, sequence: ScheduledSequence, num_cached: int) -> ReusePlan | None:
-        """Place what is stored of a sequence's tokens behind its cached ones; None: nothing is, all is run.
+    def reuse_kv(self, pages: KVPages, sequence: ScheduledSequence, num_cached: int) -> ReusePlan | None:
+        """Place the stored KV of a sequence's tokens after its cached prefix and return the plan; None if there is
+        none.
 
-        Whatever goes wrong here costs a prefill and nothing else.
+        Any failure costs a full prefill and nothing else.
         """
         try:
             token_ids = np.array(sequence.token_ids, dtype=np.uint32)
@@ -152,52 +157,51 @@ class KVReuse:
             return None
         return plan
 
-    def recorder(self, all_rows: Sequence[PassRows]) -> PassRecorder | None:
-        """What keeps the KV of a pass's rows; None: there is no room for any."""
+    def build_recorder(self, all_rows: Sequence[StepRows]) -> StepRecorder | None:
+        """Return the recorder of a pass's rows; None if the store has no room for any."""
         rows, slots = self.reserve(all_rows)
-        num_rows = sum(sum(each.group_sizes) for each in all_rows)
-        return PassRecorder(self.store, rows, slots, num_rows) if rows else None
+        return StepRecorder(self.store, rows, slots, sum(each.num_rows for each in all_rows)) if rows else None
 
-    def reserve(self, all_rows: Sequence[PassRows]) -> tuple[list[int], NDArray[np.int64]]:
-        """Those rows of a pass whose KV is kept, and the slots of the store for it."""
+    def reserve(self, all_rows: Sequence[StepRows]) -> tuple[list[int], NDArray[np.int64]]:
+        """Return the rows of a pass whose KV is recorded, and the store's slots for it."""
         rows: list[int] = []
         slots: list[NDArray[np.int64]] = []
         first = 0
         for each in all_rows:
-            recording = self._recording(each.sequence)
+            recording = self._get_recording(each.sequence)
             if recording.plan is not each.sequence.plan or recording.is_past(each.positions[0]):
                 self._enter(each.sequence, recording)  # it lost its pages and is run again, on other KV maybe
                 recording.plan = each.sequence.plan
             own = recording.reserve(len(each.positions))
             rows += range(first, first + len(own))
             slots.append(own)
-            first += sum(each.group_sizes)
+            first += each.num_rows
         return rows, np.concatenate(slots)
 
-    def keep(self, rows: PassRows, num_final: int) -> None:
-        """The KV of the first rows of a sequence's pass is final."""
+    def keep(self, rows: StepRows, num_final: int) -> None:
+        """Record the first rows of a sequence's pass, whose KV is final."""
         self._recordings[rows.sequence.id].keep(rows.positions[:num_final])
 
-    def end(self, sequence: ScheduledSequence) -> None:
-        """The sequence is over: what it computed can be found from now on."""
+    def finish(self, sequence: ScheduledSequence) -> None:
+        """Enter what a finished sequence has computed into the store."""
         recording = self._recordings.pop(sequence.id, None)
         if recording is not None:
             self._enter(sequence, recording)
             recording.give_back()
 
     def drop(self, sequence: ScheduledSequence) -> None:
-        """The sequence has failed: nothing of it is kept."""
+        """Drop the recording of a failed sequence."""
         recording = self._recordings.pop(sequence.id, None)
         if recording is not None:
             recording.give_back()
 
     def forget(self) -> None:
-        """Drop every sequence and all that is stored."""
+        """Drop all recordings and all that is stored."""
         self._recordings.clear()
         self._lineage.forget()
         self.store.forget()
 
-    def _recording(self, sequence: ScheduledSequence) -> Recording:
+    def _get_recording(self, sequence: ScheduledSequence) -> Recording:
         return self._recordings.setdefault(sequence.id, Recording(self.store))
 
     def _enter(self, sequence: ScheduledSequence, recording: Recording) -> None:

@@ -6,67 +6,51 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from torch import Tensor
+import torch
 
-from engine.decoder import Batch, Decoder
+from engine.decoder import LM_HEAD_ROWS, Batch, Decoder
 from engine.kv_cache import KVPages
 from engine.kv_pool import KVPool
 from engine.runner.cuda_graphs import Graphs
 from engine.runner.kv_reuse import KVReuse
-from engine.runner.step_rows import PassRows, batch_of, verifications
+from engine.runner.step_rows import StepRows, build_batch, build_verifications
 from engine.runner.verify import Verification, verify
-from engine.sampling import Sampler
-from engine.types import GenerationRequest
 
 CONTEXT = 512
-"""Tokens that the rows of a measured pass look back on, as most of an edit's do."""
+"""Tokens that the rows of a measured pass attend to, about as many as in most edits."""
 
 
-class Passes(Protocol):
-    """Runs passes over the rows of sequences whose pages are in one pool."""
+class ModelRunner(Protocol):
+    """Runs forward passes over the rows of sequences whose pages are in one pool."""
 
     @property
     def graphs(self) -> Graphs | None:
-        """What can be done for later passes while nobody waits, if anything."""
+        """The CUDA graphs that can be captured while no request is pending, if any."""
         ...
 
-    def run(self, all_rows: Sequence[PassRows], pages: KVPages) -> list[Verification | None]:
-        """What is chosen behind each sequence's rows, whose KV is written; None behind a part of a prompt."""
+    def run(self, all_rows: Sequence[StepRows], pages: KVPages) -> list[Verification | None]:
+        """Run the rows, write their KV and return each sequence's choice; None after a prompt chunk that is not the
+        last.
+        """
         ...
 
     def measure(self, num_rows: int) -> None:
-        """Run a pass over a draft, all rows of which are scored, in a pool that holds nothing yet."""
+        """Run a pass over a draft and score all its rows, in a pool that holds nothing yet."""
         ...
 
 
-def most_measured(model: Decoder, pool: KVPool) -> int:
-    """Rows of a measured pass that have room."""
+def count_measurable_rows(model: Decoder, pool: KVPool) -> int:
+    """Return the largest number of rows that a measured pass has room for."""
     return min(pool.num_slots, model.config.max_positions)
 
 
-def measured_start(num_rows: int, model: Decoder, pool: KVPool) -> int:
-    """The position at which the rows of a measured pass begin."""
-    return min(CONTEXT, most_measured(model, pool) - num_rows)
+def find_measure_start(num_rows: int, model: Decoder, pool: KVPool) -> int:
+    """Return the position at which the rows of a measured pass begin."""
+    return min(CONTEXT, count_measurable_rows(model, pool) - num_rows)
 
 
-class _AllRows:
-    """Wants to see every row."""
-
-    def rows_behind(self, num_accepted: int, num_drafted: int) -> int:
-        return num_drafted
-
-    def observe(self, num_output: int, draft_ids: Sequence[int], likeliest_ids: Sequence[int]) -> None:
-        pass
-
-
-def measured_verification(hidden: Tensor) -> Verification:
-    """Of a measured pass's rows, [num_rows, hidden_size]."""
-    sampler = Sampler(GenerationRequest([0], 1))
-    return Verification(hidden, sampler, [], [0] * (len(hidden) - 1), _AllRows())
-
-
-class TorchPasses:
-    """`Passes` through `Decoder.forward_batch`."""
+class TorchRunner:
+    """The `ModelRunner` that uses `Decoder.forward_batch`."""
 
     graphs: Graphs | None = None
 
@@ -75,19 +59,20 @@ class TorchPasses:
         self._pool = pool
         self._reuse = reuse
 
-    def run(self, all_rows: Sequence[PassRows], pages: KVPages) -> list[Verification | None]:
-        """As `Passes.run`."""
-        batch, view = batch_of(all_rows, pages, self._pool, self._model.config.sliding_window)
+    def run(self, all_rows: Sequence[StepRows], pages: KVPages) -> list[Verification | None]:
+        """As `ModelRunner.run`."""
+        batch, view = build_batch(all_rows, pages, self._pool, self._model.config.sliding_window)
         if self._reuse is not None:
-            batch = replace(batch, recorder=self._reuse.recorder(all_rows))
-        found = verifications(all_rows, self._model.forward_batch(batch, view))
+            batch = replace(batch, recorder=self._reuse.build_recorder(all_rows))
+        found = build_verifications(all_rows, self._model.forward_batch(batch, view))
         verify(self._model, [each for each in found if each is not None])
         return found
 
     def measure(self, num_rows: int) -> None:
-        """As `Passes.measure`."""
-        window, start = self._model.config.sliding_window, measured_start(num_rows, self._model, self._pool)
+        """As `ModelRunner.measure`."""
+        window, start = self._model.config.sliding_window, find_measure_start(num_rows, self._model, self._pool)
         first_key = 0 if window is None else max(0, start + 1 - window)
-        batch = Batch.of([(start, [0] * num_rows)], self._pool.device)
+        batch = Batch.from_chunks([(start, [0] * num_rows)], self._pool.device)
         view = self._pool.view([[(first_key, start + num_rows)]], [[(start, start + num_rows)]])
-        verify(self._model, [measured_verification(self._model.forward_batch(batch, view))])
+        for rows in torch.split(self._model.forward_batch(batch, view), LM_HEAD_ROWS):
+            self._model.likeliest(rows)

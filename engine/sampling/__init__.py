@@ -1,4 +1,4 @@
-"""From logits to tokens: what one request asks of the choice, row by row."""
+"""Chooses tokens from logits as one request asks, row by row."""
 
 from engine.sampling.logits import check_largest, is_near_tie
 from engine.sampling.sampler import Choice, Sampler

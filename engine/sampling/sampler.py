@@ -1,13 +1,13 @@
 """Samples one request's tokens from its logits with a random stream of its own.
 
-A row goes through these, in the order of transformers' `generate` (`_get_logits_processor`):
+A row goes through these steps, in the order of transformers' `generate` (`_get_logits_processor`):
 
 1. logit bias, then repetition penalty, in float32. Log-probabilities are those of this distribution.
-2. greedy (temperature 0): its largest is chosen, the first of equals. Else
-3. temperature, top-k, top-p of what top-k has left, min-p of what top-p has left (relative to the likeliest).
-4. a draw in the order of the ids, by the number of the request's random stream that belongs to the position.
+2. greedy (temperature 0): the largest logit is chosen, the first of equal ones. Otherwise
+3. temperature, top-k, top-p of what top-k has left, min-p of what top-p has left (relative to the most likely).
+4. a draw in the order of the ids, by the number of the request's random stream for this position.
 
-Where the request forces a token, it stands instead of what 2-4 would choose; its log-probability is that of 1.
+If the request forces a token, it replaces the choice of steps 2-4; its log-probability is that of step 1.
 
 vLLM v1 (`v1/sample/sampler.py`) does the same, except that its min-p comes before its top-p.
 """
@@ -36,17 +36,17 @@ from engine.sampling.logits import (
 from engine.types import GenerationRequest, TokenLogprob
 
 BLOCK = 512
-"""Weights that are summed as one, before the block that holds the token is looked into."""
+"""Weights that are summed as one, before the block that holds the token is searched."""
 
 
 def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1] that only the seed and the output token's number decide."""
+    """Return a number in [0, 1] that depends on the seed and the output token's number only."""
     digest = blake2b(f"{seed}:{position}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") / 2.0**64
 
 
 def draw(weights: Row, number: float) -> int:
-    """The place that `number` in [0, 1] falls on when the weights are laid side by side, in their order.
+    """Return the index that `number` in [0, 1] falls on when the weights are laid side by side.
 
     A weight of 0 is never drawn. Example: of weights [1, 0, 3] the numbers below 0.25 draw 0, the others 2.
     """
@@ -60,13 +60,13 @@ def draw(weights: Row, number: float) -> int:
 
 
 LEAST_TEMPERATURE = 1e-30
-"""Below it float32 would divide by zero; any temperature so small is greedy."""
+"""Below this, float32 would divide by zero; any temperature so small is greedy."""
 
 
 def distribution(row: Row, request: GenerationRequest) -> tuple[Ids | None, Row]:
-    """The ids that may be drawn, ascending (None: all), and a weight for each, which is 1 for the likeliest.
+    """Return the ids that may be drawn, ascending (None: all), and their weights; the most likely one has 1.
 
-    row: logits [vocab_size], the largest finite. Top-k is cut first, before the exponentials are taken: temperature
+    row: logits [vocab_size], the largest finite. Top-k is applied first, before the exponentials are taken: temperature
     does not change which logits are largest.
     """
     ids = top_k(row, request.top_k) if 0 < request.top_k < len(row) else None
@@ -87,7 +87,7 @@ def _keep(ids: Ids | None, weights: Row, places: Ids) -> tuple[Ids, Row]:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The tokens chosen, in the order of the rows, and the log-probability of each where the request asks for it."""
+    """The chosen tokens, in the order of the rows, and the log-probability of each if the request asks for it."""
 
     token_ids: list[int]
     logprobs: tuple[TokenLogprob, ...] = ()
@@ -96,10 +96,10 @@ class Choice:
 class Sampler:
     """Chooses a request's tokens from its rows of logits.
 
-    The random number of a position depends on the seed and the position alone, so a seeded request gives the same
-    text however many tokens each pass verifies and whatever runs beside it. Accepting draft tokens while they equal
-    what the stream draws keeps the model's distribution exactly (Leviathan et al. 2023, arXiv 2211.17192; Chen et al.
-    2023, arXiv 2302.01318; with a deterministic draft, drawing y ~ p and comparing is their rule).
+    The random number of a position depends on the seed and the position only, so a seeded request gives the same text
+    however many tokens each pass verifies and whatever else runs. Accepting draft tokens while they equal what the
+    stream draws keeps the model's distribution exactly (Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023,
+    arXiv 2302.01318; with a deterministic draft, drawing y ~ p and comparing is their rule).
     """
 
     def __init__(self, request: GenerationRequest) -> None:
@@ -110,17 +110,18 @@ class Sampler:
 
     @property
     def is_plain_greedy(self) -> bool:
-        """The largest logit is all that is asked for, behind what is settled: the likeliest tokens are its choice."""
+        """Whether the most likely token of each row is all that the request needs, after forced ones."""
         request = self._request
         return request.temperature == 0.0 and request.logprobs is None and not (self._bias or self._penalty)
 
     def choose(self, logits: Tensor, output_ids: Sequence[int], draft: Sequence[int]) -> Choice:
-        """The next token behind each row, as far as they follow the draft, and the first that departs from it.
+        """Return the next token after each row, as far as they follow the draft, and the first one that differs from
+        it.
 
         logits: [num_rows, vocab_size] in any float dtype; row i follows `output_ids + draft[:i]`, so row 0 chooses
-        output token number len(output_ids). Rows behind a departure follow what was not written: they are not looked
-        at, and the choice is shorter than `logits`.
-        Raises NumericFault where a row's largest logit is no number: `row` says which.
+        output token number len(output_ids). Rows after a rejection follow tokens that were not written: they are not
+        read, and the choice is shorter than `logits`. Raises NumericFault if a row's largest logit is no number: `row`
+        says which.
         """
         assert len(draft) >= len(logits) - 1, "every row but the first follows a draft token"
         if self._penalty:
@@ -140,10 +141,10 @@ class Sampler:
                 self._penalty.extend(token_ids[-1:])
         return Choice(token_ids, tuple(logprobs))
 
-    def settled(self, position: int, num_rows: int) -> list[int]:
-        """The tokens of the rows from output token number `position` on that need no logits to be chosen.
+    def get_forced_ids(self, position: int, num_rows: int) -> list[int]:
+        """Return the tokens from output token number `position` on, at most `num_rows`, that need no logits.
 
-        They are those that are forced, as long as nobody asks for log-probabilities.
+        These are forced tokens, unless the request asks for log-probabilities.
         """
         asked = self._request.logprobs is not None
         return [] if asked else list(self._request.forced_ids[position : position + num_rows])

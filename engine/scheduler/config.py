@@ -1,4 +1,4 @@
-"""What one step may hold, and how long the queue may get."""
+"""Limits of a step and of the waiting queue."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """Limits of the scheduler, all in tokens and sequences.
+    """Limits of the scheduler, in tokens and sequences; raises ValueError for values that make no sense.
 
-    max_batched_tokens: the most tokens of one step, drafts included. max_drafted: draft tokens that a step may hold
-    beyond that while nobody runs or waits beside the one that they belong to. prefill_beside_decodes: the most prompt
-    tokens of a step in which anything decodes; with it the gap between two tokens of a stream is bounded (see
-    `Scheduler`). prefill_in_idle_time: the most prompt tokens of a step for which nobody waits; who comes in its middle
-    waits for its end. max_num_seqs: the most sequences that run at once; each has a token in every step, so no more
-    than max_batched_tokens. max_waiting: further requests are refused. max_overtaken: how often a sequence whose prompt
-    finds no pages may be overtaken by later ones that do; from then on it is the next to be admitted. aging_s: the
-    seconds of waiting that count as one level of priority; None: no wait outweighs a priority. least_shared: a sequence
-    waits while so many tokens or more of its prompt are being computed by another that begins alike; below that, to run
-    them again is sooner done.
+    max_batched_tokens: the most tokens of one step, drafts included. max_drafted: the most draft tokens of a step
+    beyond that, while no other sequence runs or waits. prefill_beside_decodes: the most prompt tokens of a step in
+    which a sequence decodes; it bounds the gap between two tokens of a stream (see `Scheduler`). prefill_in_idle_time:
+    the most prompt tokens of a step of idle work; a request that arrives waits for its end. max_num_seqs: the most
+    sequences that run at once; each has a token in every step, so it is at most max_batched_tokens. max_waiting: the
+    most requests that wait; more are refused. max_overtaken: how often a sequence that finds no pages for its prompt
+    may be overtaken by later ones; after that it is admitted next. aging_s: the seconds of waiting that count as one
+    level of priority; None: waiting never outweighs priority. least_shared: a sequence waits while another one computes
+    at least this many tokens that its prompt has too; fewer are computed again.
     """
 
     max_batched_tokens: int = 512

@@ -10,19 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 from rapidfuzz.distance import Indel
 
-from engine.speculation.token_lines import TokenLines, block_ends, indent_of
+from engine.speculation.token_lines import TokenLines, find_block_ends, get_indent
+from engine.token_prefix import count_common_prefix
 
 NO_TOKEN = -1
-"""Stands before, between and behind the texts; no token is equal to it, so that no match runs across it."""
+"""Stands before, between and after the texts; no token equals it, so that no match crosses it."""
 
 Places = NDArray[np.int64]
 
 
 class SuffixIndex:
-    """Token sequences laid end to end; a place is where the next token to copy stands, counted through all of them.
+    """Token sequences laid end to end; a place is the index of the next token to copy, counted over all of them.
 
-    Nothing is built beforehand: a search is a few passes of numpy over the tokens, 60 us over 20,000, and is needed
-    only where the model departs from a draft. The last sequence grows with the output.
+    Nothing is built beforehand: a search is a few passes of numpy over the tokens, 60 us over 20,000, and is only
+    needed where the model rejects a draft. The last sequence grows with the output.
     """
 
     def __init__(self, sources: Sequence[Sequence[int] | Places], room: int = 1024) -> None:
@@ -39,7 +40,7 @@ class SuffixIndex:
 
     @property
     def end(self) -> int:
-        """The place behind all that is known of the output."""
+        """The place after all known tokens of the output."""
         return self._end
 
     def grow(self, token_ids: Sequence[int]) -> None:
@@ -53,18 +54,18 @@ class SuffixIndex:
         self._end = end
 
     def __getitem__(self, places: slice) -> list[int]:
-        """The tokens at places [start, stop)."""
+        """Return the tokens at places [start, stop)."""
         found: list[int] = self._ids[places].tolist()
         return found
 
     def token(self, place: int) -> int:
-        """The token at a place, NO_TOKEN at a text's end."""
+        """Return the token at a place, NO_TOKEN at a text's end."""
         return int(self._ids[place])
 
     def search(self, tail: Sequence[int], longest: int) -> tuple[Places, Places]:
-        """All places behind the last token of `tail`, ascending, and how many of its last tokens stand before each.
+        """Return all places after the last token of `tail`, ascending, and how many of its last tokens are before each.
 
-        Lengths are in [1, min(len(tail), longest)]. The output's own end, behind which nothing is known, is no place.
+        Lengths are in [1, min(len(tail), longest)]. The output's own end, after which nothing is known, is no place.
         """
         if not tail:
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
@@ -83,9 +84,8 @@ class SuffixIndex:
 class Texts:
     """Several token sequences, the last of which is the output and grows.
 
-    A place is where a token stands, counted through all of them; each text [start, end) is followed by a place that
-    holds NO_TOKEN. The tail of the output is searched for without indentation, so that a block is found again that
-    stands elsewhere at another depth.
+    A place is the index of a token, counted over all of them; each text [start, end) is followed by a place that holds
+    NO_TOKEN. The tail of the output is searched without indentation, so that a block at another depth is found.
     """
 
     def __init__(self, sources: Sequence[Sequence[int]], lines: TokenLines) -> None:
@@ -94,7 +94,7 @@ class Texts:
         self._raw = SuffixIndex(arrays)
         self.starts = self._raw.starts
         self.ends = [start + len(array) for start, array in zip(self.starts, arrays, strict=False)]
-        bare = [lines.unindented(array, True)[:2] for array in arrays]
+        bare = [lines.strip_indents(array, True)[:2] for array in arrays]
         self._bare = SuffixIndex([numbers for numbers, _ in bare])
         behind = np.zeros(self._bare.end + 1, dtype=np.int64)  # by bare place: the place behind the token before it
         for start, bare_start, (_, kept) in zip(self.starts, self._bare.starts, bare, strict=False):
@@ -107,55 +107,55 @@ class Texts:
         """Append to the output."""
         start = self._raw.end
         array = np.asarray(token_ids, dtype=np.int64)
-        numbers, kept, self._at_line_start = self.lines.unindented(array, self._at_line_start)
+        numbers, kept, self._at_line_start = self.lines.strip_indents(array, self._at_line_start)
         self._raw.grow(token_ids)
         self._bare.grow(numbers.tolist())
         self._behind += (kept + start + 1).tolist()
         self.output += token_ids
 
     def text_of(self, place: int) -> int:
-        """The number of the text that a place belongs to; the output's is the last."""
+        """Return the number of the text that a place belongs to; the output's is the last."""
         return bisect_right(self.starts, place) - 1
 
     def end_of(self, place: int) -> int:
-        """The place behind the last token of the text that a place belongs to."""
+        """Return the place after the last token of the text that a place belongs to."""
         number = self.text_of(place)
         return self.ends[number] if number < len(self.ends) else self._raw.end
 
     def token(self, place: int) -> int:
-        """The token at a place; NO_TOKEN behind a text's last."""
+        """Return the token at a place; NO_TOKEN after a text's last one."""
         return self._raw.token(place)
 
     def tokens(self, start: int, end: int) -> list[int]:
-        """The tokens at [start, end)."""
+        """Return the tokens at [start, end)."""
         return self._raw[start:end]
 
     def search(self, tail: Sequence[int]) -> tuple[Places, Places]:
-        """All places behind the last token of `tail`, and how many of its tokens stand before each.
+        """Return all places after the last token of `tail`, and how many of its tokens are before each.
 
-        Indentation is not looked at and not counted; a tail of nothing else stands nowhere.
+        Indentation is ignored and not counted; a tail of indentation only is nowhere.
         """
-        numbers, _, _ = self.lines.unindented(np.asarray(tail, dtype=np.int64), False)
+        numbers, _, _ = self.lines.strip_indents(np.asarray(tail, dtype=np.int64), False)
         places, lengths = self._bare.search(numbers.tolist(), len(tail))
         return np.array([self._behind[place] for place in places.tolist()], dtype=np.int64), lengths
 
     def line_start(self, place: int) -> int:
-        """Where the line begins that a place is in, or begins; the place itself where nothing is known of lines."""
-        if not self.lines.known:
+        """Return where the line of a place begins; the place itself if lines are unknown."""
+        if not self.lines.has_lines:
             return place
         first = self.starts[self.text_of(place)]
-        while place > first and not self.lines.kind(self.token(place - 1)).ends_line:
+        while place > first and not self.lines.describe(self.token(place - 1)).ends_line:
             place -= 1
         return place
 
     def line_end(self, place: int) -> int:
-        """Where the line ends that a place is in, or begins; the text's end where nothing is known of lines."""
-        if not self.lines.known:
+        """Return where the line of a place ends; the text's end if lines are unknown."""
+        if not self.lines.has_lines:
             return self.end_of(place)
         last = self.end_of(place)
         while place < last:
             place += 1
-            if self.lines.kind(self.token(place - 1)).ends_line:
+            if self.lines.describe(self.token(place - 1)).ends_line:
                 break
         return place
 
@@ -164,7 +164,7 @@ MAX_MATRIX_BITS = 400_000_000
 """rapidfuzz keeps a bit for each pair of tokens between the common ends: 50 MB at most."""
 
 MIN_COMMON = 4
-"""Hunks with fewer common tokens between them are one: single brackets and line ends are common by chance."""
+"""Hunks with fewer common tokens between them are joined: single brackets and line ends are common by chance."""
 
 NEAR = 64
 """Hunks with fewer common tokens between them are taken or left together."""
@@ -172,7 +172,7 @@ NEAR = 64
 
 @dataclass(frozen=True, slots=True)
 class Hunk:
-    """Places [start, end) of a merge stand where the original has [old_start, old_end)."""
+    """Places [start, end) of a merge replace [old_start, old_end) of the original."""
 
     start: int
     end: int
@@ -186,50 +186,45 @@ class Hunks:
     def __init__(self, merge: Sequence[int], original: Sequence[int], start: int, old_start: int) -> None:
         self.hunks = [
             Hunk(start + one.start, start + one.end, old_start + one.old_start, old_start + one.old_end)
-            for one in _found(merge, original)
+            for one in _find_hunks(merge, original)
         ]
         self._first = Hunk(start, start, old_start, old_start)
         self._starts = [hunk.start for hunk in self.hunks]
         self._old_starts = [hunk.old_start for hunk in self.hunks]
-        self._regions = _joined(self.hunks, NEAR)
+        self._regions = _join_hunks(self.hunks, NEAR)
         self._region_starts = [region.old_start for region in self._regions]
 
-    def at(self, place: int) -> Hunk | None:
-        """The hunk that a place of the merge is in or begins."""
-        hunk = self._before(place, self._starts)
-        return hunk if hunk.start <= place < max(hunk.end, hunk.start + 1) and hunk is not self._first else None
-
-    def region_at_old(self, place: int) -> Hunk | None:
-        """The group of hunks in whose part of the original a place is."""
+    def find_region(self, place: int) -> Hunk | None:
+        """Return the group of hunks in whose part of the original a place is."""
         number = bisect_right(self._region_starts, place)
         region = self._regions[number - 1] if number else self._first
         return region if region.old_start <= place < region.old_end else None
 
-    def old_place(self, place: int) -> int:
-        """The place in the original; within a hunk, as far behind its beginning, or its end."""
-        hunk = self._before(place, self._starts)
+    def find_old_place(self, place: int) -> int:
+        """Return the place in the original; within a hunk, as far after its beginning, or its end."""
+        hunk = self._find_before(place, self._starts)
         if place < hunk.end:
             return min(hunk.old_start + place - hunk.start, hunk.old_end)
         return hunk.old_end + place - hunk.end
 
-    def new_place(self, old_place: int) -> int:
-        """The place in the merge of a place in the original that is in no hunk; in one, the place behind the hunk."""
-        hunk = self._before(old_place, self._old_starts)
+    def find_new_place(self, old_place: int) -> int:
+        """Return the place in the merge of a place in the original; for one in a hunk, the place after the hunk."""
+        hunk = self._find_before(old_place, self._old_starts)
         return hunk.end if old_place < hunk.old_end else hunk.end + old_place - hunk.old_end
 
     def touches(self, start: int, end: int) -> bool:
-        """Whether a hunk has tokens at places [start, end) of the merge."""
-        return self._before(end - 1, self._starts).end > start
+        """Return whether a hunk has tokens at places [start, end) of the merge."""
+        return self._find_before(end - 1, self._starts).end > start
 
-    def _before(self, place: int, starts: list[int]) -> Hunk:
+    def _find_before(self, place: int, starts: list[int]) -> Hunk:
         number = bisect_right(starts, place)
         return self.hunks[number - 1] if number else self._first
 
 
-def _found(merge: Sequence[int], original: Sequence[int]) -> list[Hunk]:
-    first = _common_len(merge, original)
+def _find_hunks(merge: Sequence[int], original: Sequence[int]) -> list[Hunk]:
+    first = count_common_prefix(merge, original)
     room = min(len(merge), len(original)) - first
-    last = _common_len(merge[::-1][:room], original[::-1][:room])
+    last = count_common_prefix(merge[::-1][:room], original[::-1][:room])
     new, old = merge[first : len(merge) - last], original[first : len(original) - last]
     if len(new) * len(old) > MAX_MATRIX_BITS:
         return [Hunk(first, first + len(new), first, first + len(old))]
@@ -238,17 +233,11 @@ def _found(merge: Sequence[int], original: Sequence[int]) -> list[Hunk]:
         if op.tag == "equal":
             continue
         hunks.append(Hunk(first + op.dest_start, first + op.dest_end, first + op.src_start, first + op.src_end))
-    return _joined(hunks, MIN_COMMON)
+    return _join_hunks(hunks, MIN_COMMON)
 
 
-def _common_len(one: Sequence[int], other: Sequence[int]) -> int:
-    size = min(len(one), len(other))
-    differ = np.flatnonzero(np.asarray(one[:size]) != np.asarray(other[:size]))
-    return int(differ[0]) if len(differ) else size
-
-
-def _joined(hunks: Sequence[Hunk], min_common: int) -> list[Hunk]:
-    """The hunks, those with fewer common tokens between them made one."""
+def _join_hunks(hunks: Sequence[Hunk], min_common: int) -> list[Hunk]:
+    """Join hunks that have fewer common tokens between them."""
     joined: list[Hunk] = []
     for hunk in hunks:
         if joined and hunk.start - joined[-1].end < min_common:
@@ -262,7 +251,7 @@ def _joined(hunks: Sequence[Hunk], min_common: int) -> list[Hunk]:
 class Sources:
     """The whole files first, best first (merges, a prediction, the original), then the update, then the output.
 
-    `names[i]` is what statistics call text i of `texts`; `original` and `update` are the numbers of those texts.
+    `names[i]` is the name of text i of `texts` in statistics; `original` and `update` are the numbers of those texts.
     """
 
     def __init__(
@@ -288,41 +277,45 @@ class Sources:
             Hunks(whole, original, start, starts[self.original]) for whole, start in zip(wholes, starts, strict=False)
         ]
         first = starts[self.update]
-        self._block_ends = [(first + start, first + end) for start, end in block_ends(update, original, self.lines)]
+        self._block_ends = [
+            (first + start, first + end) for start, end in find_block_ends(update, original, self.lines)
+        ]
 
-    def block_end(self, place: int) -> int:
-        """Up to where the block of the update that a place is in is copied, its last token left out."""
+    def find_block_end(self, place: int) -> int:
+        """Return the place up to which the block of the update around a place is copied, without its last token."""
         number = bisect_right(self._block_ends, place, key=lambda ends: ends[1] - 1)
         return self._block_ends[min(number, len(self._block_ends) - 1)][0]
 
-    def old_place(self, place: int) -> int | None:
-        """The place in the original that a place of a whole file stands for; None for update and output."""
+    def find_old_place(self, place: int) -> int | None:
+        """Return the place in the original that a place of a whole file stands for; None for update and output."""
         number = self.texts.text_of(place)
-        return self.hunks[number].old_place(place) if number <= self.original else None
+        return self.hunks[number].find_old_place(place) if number <= self.original else None
 
-    def line_data(self, place: int) -> bytes:
-        """The line that begins at a place, without its indentation and its end."""
+    def read_line(self, place: int) -> bytes:
+        """Return the line that begins at a place, without its indentation and its end."""
         return self.lines.text(self.texts.tokens(place, self.texts.line_end(place))).strip()
 
-    def begun_indent(self, tail: Sequence[int]) -> list[int]:
-        """The blanks at the end of `tail` that begin a line."""
+    def find_open_indent(self, tail: Sequence[int]) -> list[int]:
+        """Return the blanks at the end of `tail` that begin a line."""
         start = len(tail)
-        while start and self.lines.kind(tail[start - 1]).is_blank:
+        while start and self.lines.describe(tail[start - 1]).is_blank:
             start -= 1
-        begins = start and self.lines.kind(tail[start - 1]).ends_line
+        begins = start and self.lines.describe(tail[start - 1]).ends_line
         return list(tail[start:]) if begins else []
 
-    def line_boundary(self, place: int) -> int:
-        """The place itself if a line begins there, else where its line ends."""
+    def find_line_boundary(self, place: int) -> int:
+        """Return the place itself if a line begins there, else the end of its line."""
         return place if self.texts.line_start(place) == place else self.texts.line_end(place)
 
-    def indents_before(self, place: int, tail: Sequence[int]) -> dict[bytes, bytes]:
-        """How the last line before a place is indented -> how the last one of `tail` is; nothing for blank lines."""
+    def compare_indents(self, place: int, tail: Sequence[int]) -> dict[bytes, bytes]:
+        """Return the indentation of the last line before a place and, as its value, that of the last line of `tail`;
+        nothing for blank lines.
+        """
         if place == self.texts.starts[self.texts.text_of(place)]:
             return {}
         source = self.lines.text(self.texts.tokens(self.texts.line_start(place - 1), place))
         start = len(tail)
-        while start and (start == len(tail) or not self.lines.kind(tail[start - 1]).ends_line):
+        while start and (start == len(tail) or not self.lines.describe(tail[start - 1]).ends_line):
             start -= 1
         written = self.lines.text(tail[start:])
-        return {indent_of(source): indent_of(written)} if source.strip() and written.strip() else {}
+        return {get_indent(source): get_indent(written)} if source.strip() and written.strip() else {}

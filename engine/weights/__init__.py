@@ -1,4 +1,4 @@
-"""A decoder's parameters: where they lie in memory, and how files fill them."""
+"""A decoder's parameters, and the files that they are loaded from."""
 
 from engine.weights.checkpoint import load
 from engine.weights.lora import LoraAdapter

@@ -1,4 +1,4 @@
-"""Loads the weights of a decoder, and computes their fingerprint."""
+"""Loads the weights of a decoder and computes their fingerprint."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def load(
     """
     config = source.config if isinstance(source, GGUFModel) else safetensors.read_config(source)
     parameters = Parameters(config, dtype, device)
-    tensors = source.tensors() if isinstance(source, GGUFModel) else safetensors.tensors(source)
+    tensors = source.tensors() if isinstance(source, GGUFModel) else safetensors.read_tensors(source)
     if adapter is not None:
         adapter.check_fits(parameters.slots())
-        tensors = adapter.merged(tensors)
+        tensors = adapter.merge_into(tensors)
     parameters.fill(tensors)
     return parameters
 
 
 CHUNK_BYTES = 64 << 20
-"""Hashed by one thread at a time; hashlib lets the others run meanwhile."""
+"""Bytes that one thread hashes at a time; hashlib lets other threads run meanwhile."""
 
 MAX_THREADS = 16
 
 
 def fingerprint(parameters: Parameters, quantize: str | None = None) -> bytes:
-    """blake2b-128 over the config (RoPE among it), the dtype, how the weights are going to be quantised, and SHA-256 of
-    all bytes of every tensor; a second for 2 GB and one core.
+    """Return blake2b-128 over the config (including RoPE), the dtype, the quantization, and SHA-256 of all bytes of
+    every tensor; this takes a second for 2 GB and one core.
     """
     digest = blake2b(f"{parameters.config} {parameters.dtype} {quantize}".encode(), digest_size=16)
     slots = sorted(parameters.slots().items())

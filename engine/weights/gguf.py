@@ -17,10 +17,10 @@ from engine.config import DEFAULT_THETA, ModelConfig
 from engine.errors import WeightsError
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
-"""GGUF's names of the architectures that this decoder runs; its `llama` is Mistral, too."""
+"""GGUF's names of the architectures that this decoder runs; its `llama` includes Mistral."""
 
 ROPE_DIVISORS = "rope_freqs.weight"
-"""The tensor that llama.cpp's converter makes of Llama 3's RoPE scaling."""
+"""The tensor that llama.cpp's converter makes from Llama 3's RoPE scaling."""
 
 TOP_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -43,31 +43,33 @@ LAYER_NAMES = {
 
 
 class GGUFModel:
-    """One open GGUF file. Opening parses the header and all metadata: seconds, for a vocabulary of 150,000."""
+    """One open GGUF file. Opening parses the header and all metadata, which takes seconds for a
+    vocabulary of 150,000.
+    """
 
     def __init__(self, path: Path) -> None:
-        with _damage_named(path):
+        with _translate_errors(path):
             self._reader = GGUFReader(path)
             self.config = _read_config(self._reader)
             self._interleaved = _field(self._reader, "general.architecture") == "llama"
         self._path = path
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor of the parameters in float32, dequantised one at a time."""
+        """Yield every tensor of the parameters in float32, dequantised one at a time."""
         for tensor in self._reader.tensors:
             if tensor.name == ROPE_DIVISORS:  # a part of the config
                 continue
             name = _hf_name(tensor.name)
-            with _damage_named(self._path):
+            with _translate_errors(self._path):
                 values = dequantize(tensor.data, tensor.tensor_type)
             weights = torch.from_numpy(np.require(values, requirements="W"))  # float32 ones are read-only views
-            yield name, self._unpermuted(tensor, weights)
+            yield name, self._unpermute(tensor, weights)
 
     def metadata(self, key: str) -> Any:
-        """A metadata value as Python holds it (str, int, float, list), or None."""
+        """Return a metadata value as Python holds it (str, int, float, list), or None."""
         return _field(self._reader, key)
 
-    def _unpermuted(self, tensor: ReaderTensor, values: Tensor) -> Tensor:
+    def _unpermute(self, tensor: ReaderTensor, values: Tensor) -> Tensor:
         """Undo llama.cpp's reordering of Llama's query and key rows, made there for interleaved RoPE."""
         kind = tensor.name.split(".")[-2]
         if not self._interleaved or kind not in ("attn_q", "attn_k"):
@@ -120,7 +122,7 @@ def _read_config(reader: GGUFReader) -> ModelConfig:
 
 
 def _refuse_unsupported(reader: GGUFReader, arch: str) -> None:
-    """Name what would silently give wrong numbers, instead of running it."""
+    """Raise WeightsError for settings that would silently give wrong numbers."""
     scaling = _field(reader, f"{arch}.rope.scaling.type")
     if scaling not in (None, "none", "linear"):
         raise WeightsError(f"RoPE scaling {scaling!r} is not supported yet; take a model without it")
@@ -138,7 +140,7 @@ def _refuse_unsupported(reader: GGUFReader, arch: str) -> None:
 
 
 def _hf_architecture(arch: str, window: int | None, qkv_bias: bool) -> str:
-    """The class of transformers that computes what the file describes; GGUF's `llama` covers several."""
+    """Return the class of transformers that computes what the file describes; GGUF's `llama` covers several."""
     if arch == "qwen3":
         return "Qwen3ForCausalLM"
     if window is not None and qkv_bias:
@@ -149,7 +151,9 @@ def _hf_architecture(arch: str, window: int | None, qkv_bias: bool) -> str:
 
 
 def _rope_divisors(reader: GGUFReader, stored: ReaderTensor | None, head_dim: int) -> tuple[float, ...] | None:
-    """The stored factors times the linear one, as llama.cpp applies both; a factor without a type is a linear one."""
+    """Return the stored factors times the linear one, as llama.cpp applies both; a factor without a type is a linear
+    one.
+    """
     arch = _field(reader, "general.architecture")
     linear = 1.0
     if _field(reader, f"{arch}.rope.scaling.type") != "none":
@@ -175,8 +179,8 @@ def _hf_name(name: str) -> str:
 
 
 @contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
-    """Whatever the reader trips over in a damaged file is one clear error."""
+def _translate_errors(path: Path) -> Iterator[None]:
+    """Raise one clear WeightsError for whatever the reader raises in a damaged file."""
     try:
         yield
     except (ValueError, KeyError, IndexError, TypeError, ArithmeticError, NotImplementedError) as error:

@@ -29,15 +29,16 @@ OF_TRAINING = {
 }
 OF_THE_FILE = {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision", "task_type"}
 HARMLESS = READ_HERE | OF_TRAINING | OF_THE_FILE
-"""Settings of `adapter_config.json` that may be set. Any other that is set might change the result."""
+"""Settings of `adapter_config.json` that may be set. Any other one might change the result."""
 
 HARMLESS_INITS = (True, False, None, "gaussian", "eva", "orthogonal")
-"""What leaves the base model as it is; others (PiSSA, OLoRA, ...) train beside a base that they have changed."""
+"""Initialisations that leave the base model as it is; others (PiSSA, OLoRA, ...) train beside a base that they have
+changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LowRankUpdate:
-    """What an adapter adds to one projection: `scale` * `up` @ `down`."""
+    """The update of one projection by an adapter: `scale` * `up` @ `down`."""
 
     down: Tensor  # [rank, in_features]
     up: Tensor  # [out_features, rank]
@@ -45,11 +46,11 @@ class LowRankUpdate:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the projection, [out_features, in_features]."""
+        """The shape of the projection, [out_features, in_features]."""
         return self.up.shape[0], self.down.shape[1]
 
     def merge(self, weight: Tensor) -> Tensor:
-        """`weight` with the update, in float32 whatever it was stored in."""
+        """Return `weight` with the update, in float32 whatever its dtype."""
         update = self.up.to(torch.float32) @ self.down.to(torch.float32)
         return weight.to(torch.float32) + self.scale * update
 
@@ -58,7 +59,7 @@ class LoraAdapter:
     """The updates of one adapter by the names of the tensors that they change."""
 
     def __init__(self, folder: Path) -> None:
-        """Read a PEFT folder; raises WeightsError where it is damaged or asks for more than plain LoRA."""
+        """Read a PEFT folder; raises WeightsError if it is damaged or uses more than plain LoRA."""
         self.folder = folder
         raw = safetensors.read_json(folder / "adapter_config.json")
         _refuse_unsupported(raw)
@@ -71,7 +72,7 @@ class LoraAdapter:
             raise WeightsError(f"{folder}/adapter_config.json is damaged: {error}") from error
 
     def check_fits(self, slots: Mapping[str, Tensor]) -> None:
-        """Raise WeightsError where the adapter changes what the model does not have, or in another shape."""
+        """Raise WeightsError if the adapter changes a tensor that the model does not have, or has in another shape."""
         for name, update in self.updates.items():
             slot = slots.get(name)
             if slot is None or slot.ndim != 2 or name == "model.embed_tokens.weight":
@@ -82,8 +83,8 @@ class LoraAdapter:
                     "was it trained on another model?"
                 )
 
-    def merged(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """The tensors, those that the adapter changes merged in float32."""
+    def merge_into(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors; those that the adapter changes are merged in float32."""
         for name, tensor in tensors:
             update = self.updates.get(name)
             yield name, tensor if update is None else update.merge(tensor)
@@ -104,9 +105,9 @@ def _refuse_unsupported(raw: Mapping[str, Any]) -> None:
 
 
 def _pairs(path: Path) -> dict[str, dict[str, Tensor]]:
-    """Module -> part (A, B) -> tensor."""
+    """Return the tensors by module and part (A, B)."""
     pairs: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in safetensors.tensors_of(path):
+    for name, tensor in safetensors.read_file_tensors(path):
         match = TENSOR_NAME.fullmatch(name)
         if match is None or tensor.ndim != 2:
             raise WeightsError(f"{path} holds {name!r}, which is no matrix of a plain LoRA adapter")
@@ -120,21 +121,21 @@ def _updates(raw: Mapping[str, Any], pairs: Mapping[str, Mapping[str, Tensor]]) 
     for module, parts in pairs.items():
         if len(parts) != 2:
             raise WeightsError(f"the adapter has only lora_{min(parts)} for {module!r}")
-        rank = int(_setting(raw, "r", "rank_pattern", module))
+        rank = int(_read_setting(raw, "r", "rank_pattern", module))
         if rank < 1 or not parts["A"].shape[0] == parts["B"].shape[1] == rank:
             raise WeightsError(
                 f"the adapter's rank for {module!r} is {rank}; its matrices are {tuple(parts['B'].shape)} and "
                 f"{tuple(parts['A'].shape)}"
             )
-        alpha = float(_setting(raw, "lora_alpha", "alpha_pattern", module))
+        alpha = float(_read_setting(raw, "lora_alpha", "alpha_pattern", module))
         scale = alpha / (math.sqrt(rank) if raw.get("use_rslora") else rank)  # Kalajdzievski 2023, arXiv 2312.03732
         if not math.isfinite(scale):
             raise WeightsError(f"the adapter's lora_alpha for {module!r} is {alpha}")
         yield f"{module}.weight", LowRankUpdate(parts["A"], parts["B"], scale)
 
 
-def _setting(raw: Mapping[str, Any], key: str, pattern_key: str, module: str) -> Any:
-    """What the first pattern that fits the module's name, or the end of it, says; else what holds for all."""
+def _read_setting(raw: Mapping[str, Any], key: str, pattern_key: str, module: str) -> Any:
+    """Return the value of the first pattern that matches the module's name or its end, else the general one."""
     for pattern, value in (raw.get(pattern_key) or {}).items():
         if re.fullmatch(rf"(.*\.)?({pattern})", module):
             return value

@@ -15,7 +15,7 @@ from engine.errors import WeightsError
 
 @dataclass(frozen=True, slots=True)
 class LayerParameters:
-    """One layer's tensors. Projections are [out_features, in_features], as `torch.nn.functional.linear` takes them."""
+    """One layer's tensors. Projections are [out_features, in_features], as for `torch.nn.functional.linear`."""
 
     attention_norm: Tensor  # [hidden_size]
     qkv: Tensor  # [(num_heads + 2 * num_kv_heads) * head_dim, hidden_size]
@@ -29,7 +29,7 @@ class LayerParameters:
 
 
 class Parameters:
-    """All plain tensors of a decoder, each with memory of its own, so that a layer can be handed over and freed."""
+    """All plain tensors of a decoder, each with memory of its own, so that a layer can be taken out and freed."""
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
         self.config = config
@@ -48,12 +48,12 @@ class Parameters:
         ]
 
     def take_layers(self) -> Iterator[LayerParameters]:
-        """Hand the layers over, first to last; each is forgotten here, so that its taker can free it."""
+        """Yield the layers, first to last, and forget each one, so that the caller can free it."""
         while self.layers:
             yield self.layers.pop(0)
 
     def slots(self) -> dict[str, Tensor]:
-        """Where each tensor of a Hugging Face checkpoint belongs: its name -> a view to copy it into."""
+        """Return the view into which each tensor of a Hugging Face checkpoint is copied, by its name."""
         config = self.config
         assert len(self.layers) == config.num_layers, "the layers have been handed over"
         slots = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.final_norm}
@@ -77,7 +77,7 @@ class Parameters:
         return slots
 
     def fill(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Copy every tensor into its slot; raises WeightsError on an unknown, missing or misshapen one."""
+        """Copy every tensor into its slot; raises WeightsError for an unknown, missing or misshapen one."""
         slots = self.slots()
         for name, tensor in tensors:
             slot = slots.pop(name, None)

@@ -19,12 +19,12 @@ from engine.weights.parameters import Parameters
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """The folder's config; raises WeightsError where it is missing, not JSON or unsupported."""
+    """Return the folder's config; raises WeightsError if it is missing, not JSON or unsupported."""
     return ModelConfig.from_hf(read_json(folder / "config.json"))
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The file's JSON object; raises WeightsError where there is none."""
+    """Return the file's JSON object; raises WeightsError if there is none."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -36,20 +36,20 @@ def read_json(path: Path) -> dict[str, Any]:
     return raw
 
 
-def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of the folder's safetensors files, memory-mapped."""
+def read_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor of the folder's safetensors files, memory-mapped; raises WeightsError."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise WeightsError(f"{folder} holds no .safetensors file")
     for path in files:
-        for name, tensor in tensors_of(path):
+        for name, tensor in read_file_tensors(path):
             if not name.endswith(".rotary_emb.inv_freq"):  # old Llama checkpoints store the table
                 yield name, tensor
 
 
-def tensors_of(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of one safetensors file, memory-mapped."""
-    with _damage_named(path):
+def read_file_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor of one safetensors file, memory-mapped; raises WeightsError."""
+    with _translate_errors(path):
         with safe_open(path, framework="pt") as opened:
             names = list(opened.keys())
         for name in names:
@@ -59,7 +59,7 @@ def tensors_of(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 @contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
+def _translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except SafetensorError as error:
@@ -69,7 +69,7 @@ def _damage_named(path: Path) -> Iterator[None]:
 
 
 def save_folder(parameters: Parameters, folder: Path) -> None:
-    """Write `parameters` as a folder that this module, and other programs of the field, can read; raises OSError."""
+    """Write `parameters` as a folder that this module and other programs can read; raises OSError."""
     raw = parameters.config.to_hf() | {"torch_dtype": str(parameters.dtype).removeprefix("torch.")}
     config = json.dumps(raw, indent=2)
     (folder / "config.json").write_text(config + "\n", encoding="utf-8")

@@ -29,13 +29,13 @@ from benchmarks.copy.contest import (
     measure_cached,
     write,
 )
-from benchmarks.copy.ours import MODEL, Pass, trace_proposer
+from benchmarks.copy.ours import MODEL, Pass, Traced
 from benchmarks.copy.report import make_pass_rows, make_rows, render_tables, summarise
 from benchmarks.peers.contest import CHECKOUT, Entrants
 from benchmarks.peers.environments import PEERS, Peer
 from benchmarks.peers.protocol import Answer, Contestant, Job
 from benchmarks.snippets import STYLES, Pair
-from engine.types import Draft, DraftRun, RowObserver
+from engine.types import Draft, DraftRun
 from tests.engine.tiny import tiny_config
 
 SCRIPT = """
@@ -291,7 +291,7 @@ def test_equal_lines_are_those_in_common_in_order() -> None:
 
 
 def test_accepted_tokens_have_their_sources_and_each_pass_gives_one_for_free() -> None:
-    found = trace_proposer(Known())
+    found = Traced(Known())
     found.propose([], 9)
     found.propose([1, 2, 3, 4, 5], 9)
     assert [Pass.from_json(raw) for raw in found.passes([1.0] * 5 + [2.0] * 2 + [3.0])] == [
@@ -299,25 +299,6 @@ def test_accepted_tokens_have_their_sources_and_each_pass_gives_one_for_free() -
         Pass(5, 2, (("merge", 1), (MODEL, 1))),
         Pass(7, 1, ((MODEL, 1),)),
     ]
-    assert not isinstance(found, RowObserver)
-
-
-def test_a_traced_observer_is_one() -> None:
-    class Observer(Known):
-        seen: tuple[int, ...] = ()
-
-        def rows_behind(self, num_accepted: int, num_drafted: int) -> int:
-            return num_drafted - num_accepted
-
-        def observe(self, num_output: int, draft_ids: Sequence[int], likeliest_ids: Sequence[int]) -> None:
-            self.seen = (num_output, *draft_ids, *likeliest_ids)
-
-    observer = Observer()
-    found: object = trace_proposer(observer)
-    assert isinstance(found, RowObserver)
-    found.observe(5, [1], [2])
-    assert observer.seen == (5, 1, 2)
-    assert found.rows_behind(2, 7) == 5
 
 
 class Known:

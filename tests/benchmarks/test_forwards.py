@@ -33,7 +33,7 @@ class Knowing:
         self._guess = [-1 if at % period == period - 1 else each for at, each in enumerate(target)]
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
-        return Draft.of(self._guess[len(output_ids) :][:max_tokens])
+        return Draft.from_tokens(self._guess[len(output_ids) :][:max_tokens])
 
 
 TARGET = list(range(100))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,12 @@ from benchmarks.gpu import engine as measuring
 from benchmarks.gpu.__main__ import compute_total_tok_s, main, make_engine_rows, render_bounds, render_copied
 from benchmarks.gpu.bounds import SHAPES, compute_bounds, compute_second_turn_s, draw_parameters
 from benchmarks.gpu.card import STATED, Ceilings
-from benchmarks.gpu.edits import OWN_EDITS, Edit, Pieces, Unforked, load_edits
+from benchmarks.gpu.edits import OWN_EDITS, Edit, Pieces, load_edits
 from benchmarks.gpu.engine import Found, ScriptedDecoder, change_middle, draw_ids, measure, write
 from engine import decoder as model
 from engine.decoder import Decoder
 from engine.speculation import MergeDraft
-from engine.types import Draft, DraftBranch, GenerationRequest, Proposer
+from engine.types import Draft, GenerationRequest, Proposer
 from engine.weights import Parameters
 from tests.engine.cores import make_core
 from tests.engine.tiny import VOCAB_SIZE, tiny_config, tiny_decoder
@@ -38,15 +37,13 @@ TEXT = draw_ids(90, VOCAB_SIZE, 5)
 
 
 class Misremembering:
-    """Drafts a text of which some tokens are wrong, and now and then another way on."""
+    """Drafts a text of which some tokens are wrong."""
 
-    def __init__(self, text: Sequence[int], wrong: Sequence[int], branches: bool = False) -> None:
+    def __init__(self, text: Sequence[int], wrong: Sequence[int]) -> None:
         self._text = [(each + 1) % VOCAB_SIZE if at in wrong else each for at, each in enumerate(text)]
-        self._branches = branches
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
-        draft = Draft.of(self._text[len(output_ids) :][:max_tokens], hazard=1e-6)
-        return replace(draft, branch=DraftBranch(1, [1, 2], 0.9)) if self._branches else draft
+        return Draft.from_tokens(self._text[len(output_ids) :][:max_tokens], hazard=1e-6)
 
 
 def merge_draft() -> Proposer:
@@ -61,7 +58,7 @@ def test_a_scripted_model_writes_the_script_and_no_other(proposer: Proposer | No
     core = make_core(model=script, max_batched_tokens=64)
     request = GenerationRequest(PROMPT, len(TEXT))
     script.follow(TEXT)
-    assert write(core, request, None if proposer is None else Unforked(proposer), script).token_ids == tuple(TEXT)
+    assert write(core, request, proposer, script).token_ids == tuple(TEXT)
     script.follow(None)
     own = write(core, request, None, script).token_ids
     assert own == write(make_core(model=tiny_decoder()), request).token_ids
@@ -78,9 +75,9 @@ def test_drafts_are_accepted_as_the_model_that_wrote_the_text_accepts_them(kind:
 
     def drafted() -> Proposer:
         if kind == "misremembering":
-            return Unforked(Misremembering(text, (3, 17, 18, 40, 77), branches=True))
+            return Misremembering(text, (3, 17, 18, 40, 77))
         merge = [*text[:30], (text[30] + 1) % VOCAB_SIZE, *text[31:]]
-        return Unforked(MergeDraft(merges=[merge], original=[*text[:50], *text[55:]], update=text[50:55]))
+        return MergeDraft(merges=[merge], original=[*text[:50], *text[55:]], update=text[50:55])
 
     def run(core: Any, script: ScriptedDecoder | None) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
         written = write(core, request, drafted(), script)

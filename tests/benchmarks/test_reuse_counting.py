@@ -55,7 +55,7 @@ def test_the_count_is_that_of_an_engine(mode: ReuseMode, num_pages: int) -> None
     books.check_integrity()
     core = core_of(num_pages, books)
     for prompt, turn in zip(prompts, counted, strict=True):
-        reuse = Reuse.of(prompt.segments, mode)
+        reuse = Reuse.from_segments(prompt.segments, mode)
         ids = [token for segment in prompt.segments for token in segment.token_ids]
         answer = prompt.answer_ids
         usage = run(core, ids, reuse, forced_ids=answer, max_new_tokens=len(answer) + 1).usage

@@ -16,7 +16,7 @@ from engine.engine_config import EngineConfig
 from engine.kv_pool import page_bytes
 from engine.sampling import Sampler
 from engine.scheduler import SchedulerConfig
-from engine.speculation.step_times import PassTimes
+from engine.speculation.step_times import StepTimes
 from engine.stop_strings import StopFinder
 from engine.types import GenerationRequest, GenerationResult, GenerationUsage, Output, Proposer
 from tests.engine.tiny import MISTRAL, TOKEN_BYTES, tiny_config, tiny_parameters
@@ -39,7 +39,7 @@ def make_core(
     rows_are_free: bool = False,
     **limits: Any,
 ) -> EngineCore:
-    """With `rows_are_free`, whatever has any chance to be right is drafted, and the branches of drafts."""
+    """With `rows_are_free`, whatever has any chance to be right is drafted."""
     model = model or tiny_model()
     kv_bytes = num_pages * page_bytes(model.config, PAGE_SIZE, torch.float32)
     config = EngineConfig(
@@ -51,7 +51,7 @@ def make_core(
     )
     with pytest.MonkeyPatch.context() as patch:
         if rows_are_free:
-            patch.setattr("engine.runner.step_times.PassTimes", lambda: PassTimes({1: 1.0, 1024: 1.0}))
+            patch.setattr("engine.runner.step_timer.StepTimes", lambda: StepTimes({1: 1.0, 1024: 1.0}))
         return EngineCore(model, TOKEN_BYTES, config, clock)
 
 

@@ -15,7 +15,7 @@ from engine.core import EngineCore
 from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
 from engine.errors import DeadlineExceeded, DoesNotFit, EngineFault, NumericFault, QueueFull, RequestError
-from engine.types import Draft, DraftBranch, GenerationRequest
+from engine.types import Draft, GenerationRequest
 from tests.engine.cores import PROMPT, Collected, alone, drain, make_core, run_one, same, tiny_model
 from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
 
@@ -46,7 +46,7 @@ def test_numbers_that_are_none_behind_a_wrong_draft_are_nobodys_business() -> No
 
     class Poisoned:
         def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
-            return Draft.of([*target[len(output_ids) : len(output_ids) + 2], poison, poison][:max_tokens])
+            return Draft.from_tokens([*target[len(output_ids) : len(output_ids) + 2], poison, poison][:max_tokens])
 
     assert run_one(core, request, Poisoned()).token_ids == target
     assert run_one(core, request).token_ids == target
@@ -78,7 +78,7 @@ def test_a_drafter_that_raises_fails_its_own_request() -> None:
         def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
             if output_ids:
                 raise ZeroDivisionError("drafter")
-            return Draft.of([1])
+            return Draft.from_tokens([1])
 
     core = make_core()
     good = GenerationRequest(prompt=PROMPT, max_new_tokens=5)
@@ -95,7 +95,7 @@ def test_a_drafter_is_asked_once_for_what_follows_an_output() -> None:
     class Counting:
         def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
             asked.append(len(output_ids))
-            return Draft.of([1, 2] if len(output_ids) % 2 else [])
+            return Draft.from_tokens([1, 2] if len(output_ids) % 2 else [])
 
     core = make_core(max_batched_tokens=3, max_num_seqs=2)
     ids = core.add(GenerationRequest(prompt=PROMPT, max_new_tokens=8), Counting())
@@ -192,7 +192,7 @@ def test_a_pool_that_holds_nothing_or_more_than_there_is_says_so() -> None:
 def faulty(monkeypatch: pytest.MonkeyPatch) -> tuple[EngineCore, list[bool]]:
     """A core that takes a prompt in several passes, and whose values are no numbers while the list holds a True."""
     core = make_core(max_batched_tokens=16, prefill_beside_decodes=16)
-    heads, is_faulty = core.model._heads, [False]
+    heads, is_faulty = core.model._project_heads, [False]
 
     def damaged(*arguments: Any) -> Any:
         query, key, value, branch = heads(*arguments)
@@ -201,7 +201,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> tuple[EngineCore, list[bool]]:
             value[3] = torch.nan
         return query, key, value, branch
 
-    monkeypatch.setattr(core.model, "_heads", damaged)
+    monkeypatch.setattr(core.model, "_project_heads", damaged)
     return core, is_faulty
 
 
@@ -269,8 +269,7 @@ def test_a_draft_ends_before_a_token_that_the_model_does_not_have(beyond: int, m
     class Beyond:
         def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
             right = target[len(output_ids) : len(output_ids) + 3]
-            draft = Draft.of([*right, beyond, *target][:max_tokens])
-            return replace(draft, branch=DraftBranch(0, [beyond, 1], 0.5))
+            return Draft.from_tokens([*right, beyond, *target][:max_tokens])
 
     assert run_one(core, request, Beyond()).token_ids == target
     assert all(0 <= token_id < VOCAB_SIZE for token_id in seen)

@@ -76,7 +76,7 @@ def test_the_sources_add_up_whatever_is_drafted() -> None:
         usage = collected.results[request_id].usage
         assert sum(each.drafted for each in usage.by_source.values()) == usage.drafted
         assert sum(each.accepted for each in usage.by_source.values()) == usage.accepted
-        assert sum(each.rejected for each in usage.by_source.values()) == usage.drafted - usage.accepted
+        assert sum(each.num_rejected for each in usage.by_source.values()) == usage.drafted - usage.accepted
 
 
 @pytest.mark.parametrize("chunk", [4, 16, 64])

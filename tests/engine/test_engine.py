@@ -298,7 +298,7 @@ def test_a_draft_that_fails_leaves_the_engine_right() -> None:
         def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
             if len(output_ids) > 3:
                 raise Broken
-            return Draft.of([1, 2, 3])
+            return Draft.from_tokens([1, 2, 3])
 
     engine, request = tiny_engine(), GenerationRequest(prompt=PROMPT, max_new_tokens=20)
     with pytest.raises(EngineFault, match="Broken") as caught:

@@ -141,7 +141,7 @@ def test_a_drafter_is_asked_behind_them_only() -> None:
     class Listening:
         def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
             asked.append(len(output_ids))
-            return Draft.of([])
+            return Draft.from_tokens([])
 
     run_one(make_core(max_batched_tokens=9), forcing(SOME_IDS[:20], max_new_tokens=24), Listening())
     assert asked

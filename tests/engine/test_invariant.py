@@ -22,7 +22,7 @@ from engine.types import GenerationRequest
 from engine.weights import load
 from kernels.attention import invariant_attention
 from tests.engine.cores import PROMPT, Collected, drain
-from tests.engine.drafters import AlwaysWrong, Forking, Oracle, RandomDraft
+from tests.engine.drafters import AlwaysWrong, Oracle, RandomDraft
 from tests.engine.test_lora import write_adapter
 from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
 from tests.kernels.naive import naive_causal_attention as reference_attention
@@ -139,7 +139,6 @@ def test_whatever_runs_beside_a_request_and_however_it_is_drafted_its_bits_are_t
             Oracle(alone.token_ids),
             AlwaysWrong(alone.token_ids, VOCAB_SIZE),
             RandomDraft(alone.token_ids, VOCAB_SIZE, 3),
-            Forking(alone.token_ids, VOCAB_SIZE, 3),
         ]
         ids.append(core.add(request, data.draw(st.sampled_from(drafters))))
         for _ in range(data.draw(st.integers(0, 3))):

@@ -9,7 +9,7 @@ import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from engine.config import rope_divisors, rope_theta, scaling_to_hf
+from engine.config import build_rope_scaling, rope_divisors, rope_theta
 from engine.errors import WeightsError
 
 LLAMA_3_1 = {
@@ -43,7 +43,7 @@ def transformers_divisors(raw: dict[str, Any], head_dim: int) -> torch.Tensor:
         (raw_config(LLAMA_3_2), 64),
         (raw_config(LLAMA_3_1, rope_theta=1e4, original_max_position_embeddings=64), 16),
         (raw_config({"type": "linear", "factor": 2.5}), 64),
-        (raw_config(scaling_to_hf((1.0, 1.25, 3.0, 8.0), 512)), 8),
+        (raw_config(build_rope_scaling((1.0, 1.25, 3.0, 8.0), 512)), 8),
         ({"max_position_embeddings": 4096, "rope_parameters": LLAMA_3_1 | {"rope_theta": 1e6}}, 64),
         ({"max_position_embeddings": 64, "rope_parameters": {"rope_theta": 1e4} | LLAMA_3_1 | {"factor": 3}}, 32),
     ],

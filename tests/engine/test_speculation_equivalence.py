@@ -25,7 +25,7 @@ from engine.sampling.sampler import distribution, uniform
 from engine.speculation import MergeDraft
 from engine.types import GenerationRequest, GenerationResult, Proposer
 from tests.engine.cores import PROMPT, Collected, alone, drain, make_core, run_one, same, tiny_model
-from tests.engine.drafters import AlwaysWrong, Fork, Forking, Oracle, RandomDraft
+from tests.engine.drafters import AlwaysWrong, Oracle, RandomDraft
 from tests.engine.tiny import VOCAB_SIZE, tiny_config, tiny_parameters
 
 
@@ -42,7 +42,6 @@ DRAFTERS: dict[str, Callable[[Sequence[int], int], Proposer]] = {
     "always wrong": lambda target, _: AlwaysWrong(target, VOCAB_SIZE),
     "random": lambda target, seed: RandomDraft(target, VOCAB_SIZE, seed),
     "merge": merged,
-    "forking": lambda target, seed: Forking(target, VOCAB_SIZE, seed),
 }
 
 requests = st.builds(
@@ -105,11 +104,6 @@ def either(seed: int) -> Proposer:
     return Oracle([seed % 2])
 
 
-def both(seed: int) -> Proposer:
-    """Both of them, one as the branch."""
-    return Fork([seed % 2], 0, [1 - seed % 2])
-
-
 def pairs(core: EngineCore, drafter: Callable[[int], Proposer] = either) -> Tensor:
     """How often each pair of tokens is drawn, [FEW_TOKENS, FEW_TOKENS], with one of two first tokens as the draft.
 
@@ -160,15 +154,6 @@ def test_sampled_pairs_of_tokens_follow_the_model_with_a_draft_at_work() -> None
     assert deviation(counts, expected) < MOST_DEVIATION
     accepted = core.drafted["draft"].accepted
     assert NUM_SEEDS / 6 < accepted < NUM_SEEDS / 3
-
-
-def test_so_they_do_where_the_draft_forks() -> None:
-    core = few_token_core(rows_are_free=True)
-    counts, expected = pairs(core, both), probabilities(core.model)
-    assert deviation(counts, expected) < MOST_DEVIATION
-    accepted = core.drafted["trunk"].accepted + core.drafted["other"].accepted
-    assert accepted > NUM_SEEDS / 3, "of both"
-    assert core.drafted["other"].accepted > NUM_SEEDS / 6
 
 
 def test_a_rule_that_accepts_too_much_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from agent_runtime.prompt.chat_template import ChatTemplate
 from engine.engine import Engine
 from engine.speculation import MergeDraft
 from engine.types import GenerationRequest, GenerationResult
-from tests.engine.drafters import AlwaysWrong, Fork, Oracle, RandomDraft
+from tests.engine.drafters import AlwaysWrong, Oracle, RandomDraft
 from tests.models import RealModel
 
 EDITS = {
@@ -85,15 +85,6 @@ def test_a_draft_that_is_always_wrong_gives_the_plain_text(
     smollm2_engine.check_integrity()
     assert result == case.plain
     assert result.usage.accepted == 0 < result.usage.drafted
-
-
-def test_a_fork_gives_the_plain_text_where_the_model_follows_the_branch(smollm2_engine: Engine, case: Case) -> None:
-    target = list(case.plain.token_ids)
-    result = smollm2_engine.run(case.request, Fork([*target[:9], target[9] + 1, *target[10:15]], 9, target[9:]))
-    smollm2_engine.check_integrity()
-    assert result == case.plain
-    assert result.usage.by_source["trunk"].accepted == 9
-    assert 0 < result.usage.by_source["other"].accepted == result.usage.by_source["other"].drafted
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.stop_strings import StopFinder, character_border
+from engine.stop_strings import StopFinder, find_character_border
 
 PIECES = [
     b"a",
@@ -108,7 +108,7 @@ def test_no_more_is_held_back_than_may_begin_a_stop_and_the_character_before_it(
         return  # what is left of a stop that was cut off is another one
     text = b"".join(tokens)
     held = max((length for each in stop for length in range(len(each)) if text.endswith(each[:length])), default=0)
-    expected = text[: character_border(bytearray(text), len(text) - held)]
+    expected = text[: find_character_border(bytearray(text), len(text) - held)]
     assert finder.release(finished=False) == expected
 
 
@@ -133,7 +133,7 @@ def test_decoding_the_pieces_is_decoding_the_whole(text: bytes, places: list[int
 def test_no_more_than_an_open_character_is_held_back(text: bytes, end: int) -> None:
     """What is held back before the end can be made a character, and what is not held back cannot."""
     end = min(end, len(text))
-    border = character_border(bytearray(text), end)
+    border = find_character_border(bytearray(text), end)
     endings = [b"", *(first + b"\x80" * more for first in (b"\x80", b"\x90", b"\xa0") for more in range(3))]
     parted = [
         start
@@ -152,11 +152,11 @@ def test_every_first_byte_opens_its_characters_until_they_are_whole() -> None:
     opened = set()
     for character in (chr(code).encode() for code in sorted(codes)):
         opened.add(character[0])
-        assert character_border(bytearray(character), len(character)) == len(character)
+        assert find_character_border(bytearray(character), len(character)) == len(character)
         for length in range(1, len(character)):
-            assert character_border(bytearray(character[:length]), length) == 0
+            assert find_character_border(bytearray(character[:length]), length) == 0
     for byte in {*range(256)} - opened:
-        assert character_border(bytearray([byte]), 1) == 1
+        assert find_character_border(bytearray([byte]), 1) == 1
 
 
 def is_character(part: bytes, size: int) -> bool:

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.request import Generation
-from engine.scheduler import Sequence as ScheduledSequence
+from engine.request import RequestState
+from engine.scheduler import ScheduledSequence
 from engine.types import Output
 from engine.worker import AsyncStream, Stream, Ticket
 
@@ -22,7 +22,7 @@ WARM_UP, BEFORE, AFTER = 0.2, 0.4, 0.8
 BOUND_BYTES, BOUND_SHARE = 24 << 20, 0.02
 """By which it may have grown, the larger of the two: allocators and Python's free lists go on filling for a while."""
 
-OF_REQUESTS = (Stream, AsyncStream, Ticket, Output, Generation, ScheduledSequence)
+OF_REQUESTS = (Stream, AsyncStream, Ticket, Output, RequestState, ScheduledSequence)
 """What the engine makes for a request; when all requests are over, there is none."""
 
 

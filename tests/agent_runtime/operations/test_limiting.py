@@ -30,8 +30,8 @@ from agent_runtime.server.dependencies import Service
 from agent_runtime.types import Usage
 from engine.errors import EngineClosed
 from engine.scheduler.config import SchedulerConfig
-from engine.scheduler.queue import Rank, ranking
-from engine.scheduler.sequence import Sequence
+from engine.scheduler.queue import Rank, build_rank
+from engine.scheduler.sequence import ScheduledSequence
 from engine.types import GenerationRequest, Proposer
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import post, serving
@@ -181,11 +181,11 @@ def test_within_a_tenant_nobody_overtakes(arrivals: list[str]) -> None:
 
 @pytest.mark.parametrize("served", [0, 1000, 10**9])
 def test_the_engine_admits_by_round_however_many_have_been_served(served: int) -> None:
-    rank, ids = ranking(SchedulerConfig().aging_s), count()
+    rank, ids = build_rank(SchedulerConfig().aging_s), count()
 
     def waiting(number: int, arrival: float) -> Rank:
         request = GenerationRequest([1], 1, priority=served + number)
-        return rank(Sequence(next(ids), [1], 2, priority=request.priority, arrival=arrival))
+        return rank(ScheduledSequence(next(ids), [1], 2, priority=request.priority, arrival=arrival))
 
     first, second = waiting(1, 1e6 + 5), waiting(2, 1e6)
     assert first < second, "a round counts for more than some seconds"

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.kv_cache import KVPages
-from engine.kv_cache.prefix_cache import PrefixCache, common_prefix_len
+from engine.kv_cache.prefix_cache import PrefixCache
+from engine.token_prefix import count_common_prefix
 from tests.engine.kv_cache.fake_pool import FakePool
 
 IDS = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tuple)
@@ -24,17 +25,10 @@ def test_among_many_children_the_longest_common_prefix_is_found(
     for page, ids in enumerate(entries):
         cache.add_leaf(root, ids, page, last_used=0)
     match = cache.match(b"root", query, len(query))
-    expected = max((common_prefix_len(query, ids) for ids in entries), default=0)
+    expected = max((count_common_prefix(query, ids) for ids in entries), default=0)
     assert match.tail.depth * 6 + match.num_partial == expected
     if match.partial is not None:
         assert match.partial.token_ids[: match.num_partial] == tuple(query[: match.num_partial])
-
-
-@given(a=IDS, b=IDS)
-def test_common_prefix_len(a: tuple[int, ...], b: tuple[int, ...]) -> None:
-    length = common_prefix_len(a, b)
-    assert a[:length] == b[:length]
-    assert length == min(len(a), len(b)) or a[length] != b[length]
 
 
 def test_other_tokens_under_a_taken_key_are_a_miss_and_end_the_chain() -> None:

@@ -11,9 +11,9 @@ def test_the_rolling_rate_forgets_old_requests() -> None:
     hits.count(1000, 0)
     for _ in range(ROLLING_REQUESTS - 1):
         hits.count(10, 5)
-    assert hits.rolling_hit_rate == 495 / 1990
+    assert hits.recent_hit_rate == 495 / 1990
     hits.count(10, 5)
-    assert hits.rolling_hit_rate == 0.5
+    assert hits.recent_hit_rate == 0.5
     assert (hits.num_queries, hits.num_hits) == (2000, 500)
 
 

@@ -73,7 +73,7 @@ def test_every_row_of_a_mixed_batch_gets_its_own_adapter(
     x = random_tensor(sum(num_rows for _, num_rows in batch), plain.shape[1], seed=seed)
     out = F.linear(x, plain)
     adapters = [(fitted.adapters[name] if name else None, num_rows) for name, num_rows in batch]
-    AdapterRows.of(adapters).apply(kind, layer, x, out)
+    AdapterRows.from_sequences(adapters).apply(kind, layer, x, out)
     start = 0
     for name, num_rows in batch:
         weight = getattr((fitted.merged[name] if name else fitted.base).layers[layer], kind)
@@ -88,7 +88,7 @@ def test_a_decoder_with_the_adapter_beside_it_is_the_merged_decoder(fitted: Fitt
     merged = logits_of(Decoder(_copy(fitted.merged[name])), token_ids)
     beside = Decoder(_copy(fitted.base))
     plain = logits_of(beside, token_ids)
-    rows = AdapterRows.of([(fitted.adapters[name], len(token_ids))])
+    rows = AdapterRows.from_sequences([(fitted.adapters[name], len(token_ids))])
     layers = tuple(
         dataclasses.replace(weights, **{kind: _adapted(getattr(weights, kind), kind, layer, rows) for kind in KINDS})
         for layer, weights in enumerate(beside.weights.layers)
@@ -117,7 +117,7 @@ def test_in_bf16_the_update_is_rounded_and_the_rest_is_not_touched(fitted: Fitte
     config = fitted.base.config
     adapter = Adapter(LoraAdapter(fitted.folders["a"]), config, torch.bfloat16, CPU)
     x, out = random_tensor(6, 32, dtype=torch.bfloat16), torch.zeros(6, 2 * config.ffn_size, dtype=torch.bfloat16)
-    AdapterRows.of([(None, 2), (adapter, 3), (None, 1)]).apply("gate_up", 0, x, out)
+    AdapterRows.from_sequences([(None, 2), (adapter, 3), (None, 1)]).apply("gate_up", 0, x, out)
     update = fitted.merged["a"].layers[0].gate_up - fitted.base.layers[0].gate_up
     expected = F.linear(x.float(), update)
     expected[[0, 1, 5]] = 0.0
@@ -137,7 +137,7 @@ def test_in_bf16_the_update_is_rounded_and_the_rest_is_not_touched(fitted: Fitte
 def test_neighbours_of_one_adapter_share_a_range(
     fitted: Fitted, sequences: Sequence[tuple[str | None, int]], expected: list[tuple[str, int, int]]
 ) -> None:
-    rows = AdapterRows.of([(fitted.adapters[name] if name else None, size) for name, size in sequences])
+    rows = AdapterRows.from_sequences([(fitted.adapters[name] if name else None, size) for name, size in sequences])
     assert rows.ranges == tuple((fitted.adapters[name], start, end) for name, start, end in expected)
 
 

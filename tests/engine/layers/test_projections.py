@@ -15,12 +15,14 @@ from torch import Tensor
 
 from engine.errors import WeightsError
 from engine.layers import DecoderWeights, decoder_weights, linear
-from engine.layers.decoder_weights import fastest
-from engine.layers.linear import Dense, Packed, packs
+from engine.layers.decoder_weights import build_fastest
+from engine.layers.linear import Dense, Packed, can_pack
 from engine.weights import Parameters
 from tests.engine.tiny import QWEN3, tiny_config, tiny_parameters
 
-needs_packing = pytest.mark.skipif(not packs("cpu", torch.float32), reason="this machine's torch cannot pack weights")
+needs_packing = pytest.mark.skipif(
+    not can_pack("cpu", torch.float32), reason="this machine's torch cannot pack weights"
+)
 
 
 def random_tensor(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -29,9 +31,9 @@ def random_tensor(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32
 
 @pytest.fixture
 def probed_anew() -> Iterator[None]:
-    packs.cache_clear()
+    can_pack.cache_clear()
     yield
-    packs.cache_clear()
+    can_pack.cache_clear()
 
 
 @needs_packing
@@ -45,7 +47,7 @@ def probed_anew() -> Iterator[None]:
 def test_packed_gives_what_plain_gives_in_every_shape(
     num_rows: int, in_features: int, out_features: int, biased: bool, dtype: torch.dtype
 ) -> None:
-    if not packs("cpu", dtype):
+    if not can_pack("cpu", dtype):
         return
     weight = random_tensor(out_features, in_features, dtype=dtype)
     bias = random_tensor(out_features, seed=1, dtype=dtype) if biased else None
@@ -69,12 +71,12 @@ def test_rows_may_be_a_view_with_gaps() -> None:
 
 
 def test_what_cannot_be_packed_is_left_plain(monkeypatch: pytest.MonkeyPatch, probed_anew: None) -> None:
-    assert not packs("cpu", torch.float64), "oneDNN has no float64"
-    assert isinstance(fastest(random_tensor(4, 4, dtype=torch.float64)), Dense)
-    assert not packs("meta", torch.float32)
+    assert not can_pack("cpu", torch.float64), "oneDNN has no float64"
+    assert isinstance(build_fastest(random_tensor(4, 4, dtype=torch.float64)), Dense)
+    assert not can_pack("meta", torch.float32)
     monkeypatch.setattr("torch.backends.mkldnn.is_available", lambda: False)
-    packs.cache_clear()
-    assert isinstance(fastest(random_tensor(4, 4)), Dense)
+    can_pack.cache_clear()
+    assert isinstance(build_fastest(random_tensor(4, 4)), Dense)
 
 
 @needs_packing
@@ -88,10 +90,10 @@ def test_a_machine_that_refuses_or_miscalculates_gets_plain_weights(
                 raise fault
             return super().__call__(x) + 1.0
 
-    assert isinstance(fastest(random_tensor(4, 4)), Packed)
-    packs.cache_clear()
+    assert isinstance(build_fastest(random_tensor(4, 4)), Packed)
+    can_pack.cache_clear()
     monkeypatch.setattr(linear, "Packed", Faulty)
-    assert isinstance(fastest(random_tensor(4, 4)), Dense)
+    assert isinstance(build_fastest(random_tensor(4, 4)), Dense)
 
 
 @needs_packing

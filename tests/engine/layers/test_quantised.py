@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.errors import WeightsError
 from engine.layers import DecoderWeights
-from engine.layers.decoder_weights import fastest, quantised
+from engine.layers.decoder_weights import build_fastest, build_quantiser
 from engine.layers.linear import INT4_MOST_DIRECT_ROWS, Int4, Int8, Quantization, UnpackingBuffer
 from tests.engine.layers.test_projections import random_tensor
 from tests.engine.tiny import tiny_config, tiny_parameters
@@ -45,7 +45,7 @@ def test_the_product_is_that_of_the_stored_weights(
     actual = projection(x)
     assert actual.dtype == dtype
     assert actual.shape == (num_rows, out_features)
-    stored, exact_bias = projection.dequantised().double(), 0.0 if bias is None else bias.double()
+    stored, exact_bias = projection.dequantise().double(), 0.0 if bias is None else bias.double()
     product = x.double() @ stored.T
     # A rounding of the product, one by the scale and one by the bias.
     eps = torch.finfo(dtype).eps
@@ -72,7 +72,7 @@ def test_every_weight_that_is_stored_in_int4_is_a_number_of_the_dtype(
 ) -> None:
     weight = (scale * (mean + random_tensor(16, 64, seed=seed))).to(dtype)
     projection = Int4(weight, None, UnpackingBuffer(dtype, 64 * 16))
-    stored = projection.dequantised()
+    stored = projection.dequantise()
     assert torch.equal(stored, stored.to(dtype).float())
     block = torch.empty(16, 64, dtype=dtype)
     projection._unpack(0, 16, block, torch.empty(16, 32, dtype=torch.int8))
@@ -89,7 +89,7 @@ def test_int8_in_float16_does_not_overflow_where_the_product_does_not() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_int8_is_off_by_half_a_step_of_each_outputs_own_scale(dtype: torch.dtype) -> None:
     weight = (random_tensor(48, 64) * torch.logspace(-3, 1, 48)[:, None]).to(dtype)
-    stored = Int8(weight, None, UnpackingBuffer(dtype, 64)).dequantised()
+    stored = Int8(weight, None, UnpackingBuffer(dtype, 64)).dequantise()
     steps = weight.float().abs().amax(dim=1, keepdim=True) / 127
     eps = torch.finfo(dtype).eps  # of the scale: as large as 127 / 2 times that at the ends
     assert ((stored - weight.float()).abs() <= steps * (0.501 + 64 * eps)).all()
@@ -99,7 +99,7 @@ def test_int8_is_off_by_half_a_step_of_each_outputs_own_scale(dtype: torch.dtype
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_int4_is_off_by_half_a_step_of_each_groups_own_range(dtype: torch.dtype) -> None:
     weight = (3.0 + random_tensor(32, 96) * torch.logspace(-1, 1, 3).repeat_interleave(32)).to(dtype)
-    stored = Int4(weight, None, UnpackingBuffer(dtype, 96)).dequantised()
+    stored = Int4(weight, None, UnpackingBuffer(dtype, 96)).dequantise()
     groups = weight.float().view(32, 3, 32)
     steps = (groups.amax(dim=2) - groups.amin(dim=2)) / 15
     error = (stored - weight.float()).abs().view(32, 3, 32)
@@ -116,15 +116,15 @@ def test_a_matrix_quantised_in_pieces_is_the_same_and_rows_may_be_a_view_with_ga
     whole = SCHEMES[scheme](weight, None, UnpackingBuffer(torch.float32, 64))
     monkeypatch.setattr(f"engine.layers.linear.{scheme.upper()}_ROWS_AT_A_TIME", 32)
     pieces = SCHEMES[scheme](weight, None, UnpackingBuffer(torch.float32, 64))
-    assert torch.equal(pieces.dequantised(), whole.dequantised())
-    torch.testing.assert_close(whole(x), F.linear(x, whole.dequantised()), rtol=1e-4, atol=1e-4)
+    assert torch.equal(pieces.dequantise(), whole.dequantise())
+    torch.testing.assert_close(whole(x), F.linear(x, whole.dequantise()), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_weights_of_one_value_and_zeros_are_kept(scheme: Quantization) -> None:
     weight = torch.zeros(32, 64)
     weight[:16] = 0.75
-    stored = SCHEMES[scheme](weight, None, UnpackingBuffer(torch.float32, 64)).dequantised()
+    stored = SCHEMES[scheme](weight, None, UnpackingBuffer(torch.float32, 64)).dequantise()
     torch.testing.assert_close(stored, weight, rtol=1e-6, atol=0)
 
 
@@ -142,7 +142,7 @@ def test_a_damaged_weight_is_not_hidden(scheme: Quantization, fault: float, num_
 @pytest.mark.parametrize(("scheme", "bits"), [("int8", 8), ("int4", 4)])
 def test_a_row_reads_that_many_bits_a_weight_and_the_scales(scheme: Quantization, bits: int) -> None:
     weight, bias = random_tensor(64, 128, dtype=torch.bfloat16), random_tensor(64, dtype=torch.bfloat16)
-    projection = quantised(scheme, UnpackingBuffer(torch.bfloat16))(weight, bias)
+    projection = build_quantiser(scheme, UnpackingBuffer(torch.bfloat16))(weight, bias)
     scales = 64 if scheme == "int8" else 64 * 4 * 2
     assert projection.num_bytes == 64 * 128 * bits // 8 + 2 * scales + 2 * 64
     assert projection.out_features == 64
@@ -155,8 +155,8 @@ def test_a_shape_that_the_kernel_would_read_beyond_is_left_as_it_is(
     scheme: Quantization, shape: tuple[int, int]
 ) -> None:
     weight, x = random_tensor(*shape), random_tensor(3, shape[1], seed=1)
-    projection = quantised(scheme, UnpackingBuffer(torch.float32))(weight, None)
-    assert type(projection) is type(fastest(weight))
+    projection = build_quantiser(scheme, UnpackingBuffer(torch.float32))(weight, None)
+    assert type(projection) is type(build_fastest(weight))
     torch.testing.assert_close(projection(x), F.linear(x, weight))
 
 

@@ -72,11 +72,11 @@ def test_runs_of_other_tokens_are_not_compared() -> None:
 @pytest.mark.parametrize("share", [0.0, 0.02, 1.0])
 def test_the_sample_has_its_share_and_is_the_same_again(share: float) -> None:
     policy, again = AuditPolicy(AuditConfig(share, seed=5)), AuditPolicy(AuditConfig(share, seed=5))
-    drawn = [policy.draws() for _ in range(10_000)]
-    assert drawn == [again.draws() for _ in range(10_000)]
+    drawn = [policy.is_drawn() for _ in range(10_000)]
+    assert drawn == [again.is_drawn() for _ in range(10_000)]
     assert sum(drawn) == pytest.approx(share * 10_000, rel=0.2)
     other = AuditPolicy(AuditConfig(share, seed=6))
-    assert share in (0.0, 1.0) or drawn != [other.draws() for _ in range(10_000)]
+    assert share in (0.0, 1.0) or drawn != [other.is_drawn() for _ in range(10_000)]
 
 
 def policy(**fields: float) -> AuditPolicy:
@@ -88,10 +88,10 @@ def policy(**fields: float) -> AuditPolicy:
 def test_what_is_too_far_raises_the_budget_of_its_class_alone(far: Comparison) -> None:
     own = policy()
     own.book(FAST, far)
-    assert own.raised_by(FAST) == 0.0, "too few tokens to tell"
+    assert own.get_raise(FAST) == 0.0, "too few tokens to tell"
     own.book(FAST, far)
-    assert own.raised_by(FAST) == 0.05
-    assert own.raised_by(AuditClass("model", "fast")) == own.raised_by(AuditClass("model", "turbo", "rename")) == 0.0
+    assert own.get_raise(FAST) == 0.05
+    assert own.get_raise(AuditClass("model", "fast")) == own.get_raise(AuditClass("model", "turbo", "rename")) == 0.0
     assert own.estimates()[FAST].num_tokens == 0, "what was found told of the budget before"
     assert own.estimates()[FAST].num_audits == 2
 
@@ -109,11 +109,11 @@ def test_it_is_lowered_slowly_and_never_below_where_it_began() -> None:
     own = policy(calm_factor=5, step_down=0.02)
     for _ in range(4):
         own.book(FAST, BAD)
-    assert own.raised_by(FAST) == 0.1
+    assert own.get_raise(FAST) == 0.1
     seen = []
     for _ in range(100):
         own.book(FAST, GOOD)
-        seen.append(own.raised_by(FAST))
+        seen.append(own.get_raise(FAST))
     assert seen[:7] == [0.1] * 7, "750 tokens are asked for, older ones counting less"
     assert seen == sorted(seen, reverse=True)
     assert all(before - after <= 0.0201 for before, after in pairwise(seen))
@@ -126,14 +126,14 @@ def test_what_is_only_just_near_enough_does_not_lower_it() -> None:
     own.book(FAST, BAD)
     for _ in range(100):
         own.book(FAST, Comparison(1000, 993, 0.0))
-    assert own.raised_by(FAST) == 0.05
+    assert own.get_raise(FAST) == 0.05
 
 
 def test_a_full_prefill_is_the_end_of_it() -> None:
     own = policy()
     for _ in range(100):
         own.book(FAST, BAD)
-    assert own.raised_by(FAST) == 1.0
+    assert own.get_raise(FAST) == 1.0
 
 
 def test_older_comparisons_count_less() -> None:
@@ -148,7 +148,7 @@ def test_names_that_callers_make_up_do_not_fill_the_memory() -> None:
     for number in range(1000):
         own.book(AuditClass("model", "fast", f"edit {number}"), BAD)
     assert len(own.estimates()) <= 65
-    assert own.raised_by(AuditClass("model", "fast", "edit 999")) == own.raised_by(AuditClass("model", "fast")) > 0
+    assert own.get_raise(AuditClass("model", "fast", "edit 999")) == own.get_raise(AuditClass("model", "fast")) > 0
 
 
 def test_no_tenant_raises_the_budget_of_another_nor_takes_all_names() -> None:
@@ -156,9 +156,9 @@ def test_no_tenant_raises_the_budget_of_another_nor_takes_all_names() -> None:
     for number in range(1000):
         own.book(AuditClass("model", "fast", f"edit {number}", "one tenant's"), BAD)
     assert len(own.estimates()) <= 65
-    assert own.raised_by(AuditClass("model", "fast", "edit 999", "one tenant's")) > 0
+    assert own.get_raise(AuditClass("model", "fast", "edit 999", "one tenant's")) > 0
     other = AuditClass("model", "fast", "edit 1", "another's")
-    assert own.raised_by(other) == own.raised_by(AuditClass("model", "fast", root="another's")) == 0.0
+    assert own.get_raise(other) == own.get_raise(AuditClass("model", "fast", root="another's")) == 0.0
     own.book(other, BAD)
     assert other in own.estimates()
 

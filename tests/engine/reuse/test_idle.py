@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from engine.reuse.idle_queue import IdleCounts, IdleQueue, IdleTask, num_alike
+from engine.reuse.idle_queue import IdleCounts, IdleQueue, IdleTask
 from engine.types import GenerationRequest
 
 
@@ -60,11 +58,3 @@ def test_another_tenant_supersedes_nothing() -> None:
     queue.push(task(1, 2, root=b"us"))
     queue.push(task(1, 2, root=b"them"))
     assert len(queue) == 2
-
-
-@given(one=st.lists(st.integers(0, 2)), other=st.lists(st.integers(0, 2)))
-def test_alike_up_to_the_first_difference(one: list[int], other: list[int]) -> None:
-    count = 0
-    while count < min(len(one), len(other)) and one[count] == other[count]:
-        count += 1
-    assert num_alike(one, other) == count

@@ -166,9 +166,9 @@ def test_only_the_last_prompts_are_remembered() -> None:
     lineage = Lineage(most=2)
     for record in (5, 6, 7):
         lineage.add([match(20, 80, 10, record)], None, [])
-    assert [lineage.goes_on(None, match(20, 80, 10, record)) for record in (5, 6, 7)] == [False, True, True]
+    assert [lineage.continues(None, match(20, 80, 10, record)) for record in (5, 6, 7)] == [False, True, True]
     lineage.forget()
-    assert not lineage.goes_on(None, match(20, 80, 10, 7))
+    assert not lineage.continues(None, match(20, 80, 10, 7))
 
 
 def test_the_budget_goes_to_what_follows_changes_most_closely() -> None:
@@ -194,4 +194,4 @@ def test_senseless_numbers_are_refused(wrong: dict[str, object]) -> None:
 
 
 def test_segments_end_where_their_tokens_do() -> None:
-    assert Reuse.of([PromptSegment([1, 2, 3]), PromptSegment([4])], "fast").segment_ends == (3, 4)
+    assert Reuse.from_segments([PromptSegment([1, 2, 3]), PromptSegment([4])], "fast").segment_ends == (3, 4)

@@ -12,7 +12,7 @@ import pytest
 from engine.core import EngineCore
 from engine.decoder import Decoder
 from engine.runner.cuda_graphs import Reruns
-from engine.runner.cuda_runner import KernelPasses
+from engine.runner.cuda_runner import KernelRunner
 from tests.engine.cores import WINDOW, make_core
 from tests.engine.tiny import MISTRAL, QWEN3, tiny_decoder
 
@@ -35,7 +35,7 @@ def kernel_model(family: str = "qwen2") -> Decoder:
 def by_kernels() -> Iterator[None]:
     """Cores that are made meanwhile run as on a card."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.core.runs_by_kernels", lambda model, config: True)
+        patch.setattr("engine.core.can_run_kernels", lambda model, config: True)
         yield
 
 
@@ -49,7 +49,7 @@ def as_on_a_cpu() -> Iterator[None]:
 
 def with_graphs(core: EngineCore, most: int = 99) -> EngineCore:
     """The core with passes that are padded and replayed."""
-    core._passes = KernelPasses(core.model, core._pool, core.reuse, most, Reruns())
+    core._runner = KernelRunner(core.model, core._pool, core.reuse, most, Reruns())
     return core
 
 
@@ -57,5 +57,5 @@ def kernel_core(model: Decoder, *, graphs: bool = False, **limits: Any) -> Engin
     """As `make_core`."""
     with by_kernels():
         core = make_core(model=model, **limits)
-    assert isinstance(core._passes, KernelPasses)
+    assert isinstance(core._runner, KernelRunner)
     return with_graphs(core) if graphs else core

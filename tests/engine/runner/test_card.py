@@ -11,13 +11,13 @@ from engine.core import EngineCore
 from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
 from engine.kv_pool import KVPool
-from engine.runner.cuda_runner import KernelPasses
-from engine.runner.step_rows import SequenceRows
+from engine.runner.cuda_runner import KernelRunner
+from engine.runner.step_rows import PagedRows
 from engine.types import GenerationRequest, GenerationResult
 from engine.weights import Parameters
 from kernels.accept import AcceptOutput
 from tests.engine.cores import PROMPT, drain
-from tests.engine.drafters import Forking, Oracle, RandomDraft
+from tests.engine.drafters import Oracle, RandomDraft
 from tests.engine.runner.kernel_cores import FAMILIES, HEAD_DIM
 from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
 
@@ -46,8 +46,8 @@ def answers(core: EngineCore, targets: list[GenerationResult] | None) -> list[Ge
         drafter: Any = None
         if targets is not None:
             target = targets[number].token_ids
-            drafters = [Oracle(target), Forking(target, VOCAB_SIZE, number), RandomDraft(target, VOCAB_SIZE, number)]
-            drafter = drafters[number % 3]
+            drafters = [Oracle(target), RandomDraft(target, VOCAB_SIZE, number)]
+            drafter = drafters[number % 2]
         ids.append(core.add(request, drafter))
     results = drain(core).results
     return [results[request_id] for request_id in ids]
@@ -60,15 +60,15 @@ def test_greedy_output_in_float32_is_that_of_the_cpu(family: str, most_graphs: i
     config = EngineConfig(max_seq_len=200, page_size=16, most_graphs=most_graphs, check_integrity=True)
     expected = answers(EngineCore(on_cpu, TOKEN_BYTES, config), None)
     core = EngineCore(on_card, TOKEN_BYTES, config)
-    assert isinstance(core._passes, KernelPasses)
+    assert isinstance(core._runner, KernelRunner)
     for _ in range(3):  # as they come, then by the graphs that were captured in between
         for targets in (None, expected):
             found = answers(core, targets)
             assert [each.token_ids for each in found] == [each.token_ids for each in expected]
         core.forget_cached()
-    assert (core._passes.graphs is None) == (most_graphs == 0)
-    if core._passes.graphs is not None:
-        assert 3 <= len(core._passes.graphs) <= most_graphs
+    assert (core._runner.graphs is None) == (most_graphs == 0)
+    if core._runner.graphs is not None:
+        assert 3 <= len(core._runner.graphs) <= most_graphs
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -85,11 +85,11 @@ def test_a_replayed_graph_gives_the_bits_of_the_launches_that_it_was_made_of(dty
         for tensor in (*pool.keys, *pool.values):
             tensor[: pool.num_slots] = torch.randn(pool.num_slots, *tensor.shape[1:], generator=random).to(dtype)
         table = torch.randperm(40, generator=random).tolist()
-        rows = SequenceRows(list(range(16)), range(300, 316), table)
-        passes = KernelPasses(model, pool, None, most_graphs)
+        rows = PagedRows(list(range(16)), range(300, 316), table)
+        passes = KernelRunner(model, pool, None, most_graphs)
         assert (passes.graphs is not None) == (most_graphs > 0)
         with torch.inference_mode():
-            hidden.append([passes.hidden([rows], at_once=True).float().cpu().clone() for _ in range(2)])
+            hidden.append([passes.compute_hidden([rows], at_once=True).float().cpu().clone() for _ in range(2)])
     (eager, again), (first, replayed), (expected, _) = hidden
     assert torch.equal(eager, again)
     assert torch.equal(first, replayed)

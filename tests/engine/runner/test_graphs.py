@@ -14,18 +14,17 @@ from torch import Tensor
 from engine.kv_pool import KVPool
 from engine.runner.cuda_graphs import (
     FEWEST_KEYS,
-    MOST_WORDS,
     NO_SLOT,
     PATIENCE,
     ROWS,
-    PassShape,
     PoolLayout,
     Reruns,
+    StepShape,
     Work,
-    arrays_of,
+    build_arrays,
 )
-from engine.runner.cuda_runner import KernelPasses
-from engine.runner.step_rows import Fork, SequenceRows
+from engine.runner.cuda_runner import KernelRunner
+from engine.runner.step_rows import PagedRows
 from tests.engine.cores import WINDOW
 from tests.engine.runner.kernel_cores import kernel_model
 from tests.engine.tiny import VOCAB_SIZE
@@ -42,20 +41,16 @@ def filled_pool(family: str) -> KVPool:
     return pool
 
 
-def random_rows(random: Random, pages: list[int]) -> SequenceRows:
-    """Rows of one sequence, of whose pages some are hidden behind the window; sometimes with a fork."""
+def random_rows(random: Random, pages: list[int]) -> PagedRows:
+    """Rows of one sequence, of whose pages some are hidden behind the window."""
     start = random.choice([0, 3, 17])
     positions = list(range(start, start + random.choice([1, 1, 2, 5])))
     if start and random.random() < 0.3:
         positions.insert(0, start - 2)
-    fork = None
-    if len(positions) > 1 and random.random() < 0.4:
-        fork = Fork(at=positions[-1], start=positions[-1] + 1, num_tokens=random.choice([1, 3]))
-        positions += range(fork.at, fork.at + fork.num_tokens)
     ids = [random.randrange(VOCAB_SIZE) for _ in positions]
     table = [pages.pop() for _ in range(8)]
     hidden = max(0, positions[0] + 1 - WINDOW) // PAGE_SIZE
-    return SequenceRows(ids, positions, [-1] * hidden + table[hidden:] if random.random() < 0.5 else table, fork)
+    return PagedRows(ids, positions, [-1] * hidden + table[hidden:] if random.random() < 0.5 else table)
 
 
 @settings(max_examples=40)
@@ -68,12 +63,12 @@ def test_a_padded_pass_gives_the_rows_of_the_pass_itself(seed: int, num_seqs: in
         pages = random.sample(range(NUM_PAGES), NUM_PAGES)
         batches.append([random_rows(random, pages) for _ in range(num_seqs)])
     if family == "qwen2":  # without a window no page is given back
-        batches = [[SequenceRows(e.token_ids, e.positions, e.pages.clip(min=0), e.fork) for e in b] for b in batches]
+        batches = [[PagedRows(e.token_ids, e.positions, e.pages.clip(min=0)) for e in b] for b in batches]
     plain, padded = filled_pool(family), filled_pool(family)
-    ways = KernelPasses(model, plain, None), KernelPasses(model, padded, None, 99, Reruns())
+    ways = KernelRunner(model, plain, None), KernelRunner(model, padded, None, 99, Reruns())
     for batch in [batches[0], batches[1], batches[0]]:
         with torch.inference_mode():
-            expected, actual = (way.hidden(batch, at_once=True) for way in ways)
+            expected, actual = (way.compute_hidden(batch, at_once=True) for way in ways)
         torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
         for own, other in zip((*plain.keys, *plain.values), (*padded.keys, *padded.values), strict=True):
             torch.testing.assert_close(other, own, rtol=1e-5, atol=1e-6)
@@ -81,31 +76,28 @@ def test_a_padded_pass_gives_the_rows_of_the_pass_itself(seed: int, num_seqs: in
     assert 1 <= len(ways[1].graphs) <= 2
 
 
-def shape(num_rows: int, **changes: int) -> PassShape:
-    return PassShape(**({"num_rows": num_rows, "num_seqs": 1, "most_queries": num_rows, "most_keys": 9} | changes))
+def shape(num_rows: int, **changes: int) -> StepShape:
+    return StepShape(**({"num_rows": num_rows, "num_seqs": 1, "most_queries": num_rows, "most_keys": 9} | changes))
 
 
-@given(st.integers(1, 600), st.integers(1, 70), st.integers(1, 200_000), st.integers(0, 40))
-def test_a_pass_fits_the_shape_that_it_is_padded_to(
-    num_rows: int, num_seqs: int, most_keys: int, num_words: int
-) -> None:
+@given(st.integers(1, 600), st.integers(1, 70), st.integers(1, 200_000))
+def test_a_pass_fits_the_shape_that_it_is_padded_to(num_rows: int, num_seqs: int, most_keys: int) -> None:
     num_rows = max(num_rows, num_seqs)
-    own = PassShape(num_rows, num_seqs, num_rows - num_seqs + 1, most_keys, num_words)
-    padded = own.padded
+    own = StepShape(num_rows, num_seqs, num_rows - num_seqs + 1, most_keys)
+    padded = own.graph_shape
     if padded is None:
-        assert num_rows > ROWS[-1] or (num_seqs > 64 and num_rows > num_seqs) or num_words > MOST_WORDS
+        assert num_rows > ROWS[-1] or (num_seqs > 64 and num_rows > num_seqs)
         return
-    for name in ("num_rows", "num_seqs", "most_queries", "most_keys", "num_words"):
+    for name in ("num_rows", "num_seqs", "most_queries", "most_keys"):
         assert getattr(padded, name) >= getattr(own, name)
-    assert (padded.num_words > 0) == (num_words > 0), "a mask that is not needed costs time"
     assert padded.most_queries in (1, padded.num_rows)
-    assert padded.padded == padded, "it is one of few"
+    assert padded.graph_shape == padded, "it is one of few"
 
 
 def test_sequences_of_padding_have_no_rows_and_its_rows_no_sequence() -> None:
     layout = PoolLayout(PAGE_SIZE, None, empty_page=NUM_PAGES, has_store=True)
-    sequences = [SequenceRows([7, 8], [3, 4], range(9)), SequenceRows([9], [6], range(9, 18))]
-    arrays = arrays_of(sequences, PassShape(8, 4, 8, 12), layout, [5, 6, 7])
+    sequences = [PagedRows([7, 8], [3, 4], range(9)), PagedRows([9], [6], range(9, 18))]
+    arrays = build_arrays(sequences, StepShape(8, 4, 8, 12), layout, [5, 6, 7])
     assert arrays["query_starts"].tolist() == [0, 2, 3, 3, 3]
     assert arrays["slots"].tolist() == [3, 4, 9 * 4 + 6, *[NO_SLOT] * 5]
     assert arrays["record_slots"].tolist() == [5, 6, 7, *[NO_SLOT] * 5]
@@ -113,12 +105,12 @@ def test_sequences_of_padding_have_no_rows_and_its_rows_no_sequence() -> None:
     assert arrays["page_table"].tolist() == [[0, 1, NUM_PAGES], [9, 10, NUM_PAGES], *[[NUM_PAGES] * 3] * 2]
 
 
-def passes(most: int, capture: Reruns | None = None) -> KernelPasses:
-    return KernelPasses(kernel_model(), filled_pool("qwen2"), None, most, capture or Reruns())
+def passes(most: int, capture: Reruns | None = None) -> KernelRunner:
+    return KernelRunner(kernel_model(), filled_pool("qwen2"), None, most, capture or Reruns())
 
 
-def decode(position: int = 3) -> list[SequenceRows]:
-    return [SequenceRows([7], [position], range(NUM_PAGES))]
+def decode(position: int = 3) -> list[PagedRows]:
+    return [PagedRows([7], [position], range(NUM_PAGES))]
 
 
 @torch.inference_mode()
@@ -126,19 +118,19 @@ def test_a_shape_is_captured_when_nobody_waits_or_when_it_comes_again_and_again(
     way = passes(most=2)
     assert way.graphs is not None
     assert not way.graphs.has_work
-    first = way.hidden(decode()).clone()
+    first = way.compute_hidden(decode()).clone()
     assert way.graphs.has_work
     assert len(way.graphs) == 0
-    way.graphs.work()
+    way.graphs.capture_next()
     assert not way.graphs.has_work
     assert len(way.graphs) == 1
     torch.testing.assert_close(way.hidden(decode()), first)
-    two_rows = [SequenceRows([7, 8], [3, 4], range(NUM_PAGES))]
+    two_rows = [PagedRows([7, 8], [3, 4], range(NUM_PAGES))]
     for number in range(PATIENCE + 1):
         assert len(way.graphs) == 1, number
         way.hidden(two_rows)
     assert len(way.graphs) == 2
-    way.hidden([SequenceRows([7, 8, 9], [3, 4, 5], range(NUM_PAGES))])
+    way.hidden([PagedRows([7, 8, 9], [3, 4, 5], range(NUM_PAGES))])
     assert not way.graphs.has_work, "there are as many as there may be"
 
 
@@ -150,10 +142,10 @@ def test_where_a_capture_fails_passes_run_without(caplog: pytest.LogCaptureFixtu
 
     way = passes(most=9, capture=Failing())
     assert way.graphs is not None
-    expected = way.hidden(decode()).clone()
-    way.graphs.work()
+    expected = way.compute_hidden(decode()).clone()
+    way.graphs.capture_next()
     assert not way.graphs.has_work
-    torch.testing.assert_close(way.hidden(decode(), at_once=True), expected)
+    torch.testing.assert_close(way.compute_hidden(decode(), at_once=True), expected)
     assert "cannot be captured" in caplog.text
 
 
@@ -161,7 +153,7 @@ def test_where_a_capture_fails_passes_run_without(caplog: pytest.LogCaptureFixtu
 def test_what_is_captured_is_said(caplog: pytest.LogCaptureFixture) -> None:
     way = passes(most=9)
     with caplog.at_level(logging.INFO):
-        way.hidden(decode(), at_once=True)
+        way.compute_hidden(decode(), at_once=True)
     assert "1 of at most 9, for 0 MB" in caplog.text
 
 
@@ -176,5 +168,5 @@ def test_a_replay_reads_its_memory_anew_and_answers_where_it_did_before() -> Non
 
 
 def test_the_keys_of_a_graph_grow_by_four() -> None:
-    found = {shape(1, most_keys=most).padded for most in (1, FEWEST_KEYS, FEWEST_KEYS + 1, 8192, 8193)}
+    found = {shape(1, most_keys=most).graph_shape for most in (1, FEWEST_KEYS, FEWEST_KEYS + 1, 8192, 8193)}
     assert sorted(each.most_keys for each in found if each) == [2048, 8192, 32768]

@@ -13,11 +13,11 @@ import pytest
 
 from engine.core import EngineCore
 from engine.reuse import Reuse
-from engine.runner.cuda_runner import KernelPasses
+from engine.runner.cuda_runner import KernelRunner
 from engine.types import GenerationRequest, GenerationResult
 from kernels.op import is_interpreting
 from tests.engine.cores import PROMPT, alone, drain, make_core, run_one, same
-from tests.engine.drafters import AlwaysWrong, Fork, Oracle
+from tests.engine.drafters import AlwaysWrong, Oracle
 from tests.engine.reuse.turns import random_ids, reusing_core, run
 from tests.engine.runner.kernel_cores import as_on_a_cpu, kernel_model, with_graphs
 from tests.engine.tiny import VOCAB_SIZE
@@ -30,7 +30,7 @@ pytestmark = [
 
 def core_of(family: str = "qwen2", **limits: Any) -> EngineCore:
     core = make_core(model=kernel_model(family), **limits)
-    assert isinstance(core._passes, KernelPasses)
+    assert isinstance(core._runner, KernelRunner)
     return core
 
 
@@ -55,14 +55,10 @@ def test_ragged_sequences_with_right_and_wrong_drafts_share_passes() -> None:
 
 
 @pytest.mark.parametrize("family", ["qwen2", "mistral"])
-@pytest.mark.parametrize("right", ["trunk", "branch"])
-def test_both_sides_of_a_fork(family: str, right: str) -> None:
+def test_a_draft_that_is_right_takes_one_pass(family: str) -> None:
     request = GenerationRequest(prompt=PROMPT, max_new_tokens=9)
     target = on_a_cpu(request, family)
-    wrong = [(token_id + 1) % VOCAB_SIZE for token_id in target.token_ids]
-    sides = [*target.token_ids[:3], *wrong[3:6]], target.token_ids[3:8]
-    fork = Fork(sides[0], 3, sides[1]) if right == "branch" else Fork(target.token_ids[:8], 3, wrong[3:6])
-    result = run_one(core_of(family, rows_are_free=True), request, fork)
+    result = run_one(core_of(family, rows_are_free=True), request, Oracle(target.token_ids))
     assert same(result, target)
     assert result.usage.forwards == 1
 
@@ -110,5 +106,5 @@ def test_padded_passes_are_replayed() -> None:
     for _ in range(2):
         assert same(run_one(core, request), on_a_cpu(request))
         core.forget_cached()
-    assert core._passes.graphs is not None
-    assert len(core._passes.graphs) >= 2
+    assert core._runner.graphs is not None
+    assert len(core._runner.graphs) >= 2

@@ -22,16 +22,15 @@ from engine.errors import NumericFault
 from engine.reuse import Reuse
 from engine.runner import cuda_graphs as graphing
 from engine.runner import torch_runner as measuring
-from engine.runner.cuda_runner import runs_by_kernels
-from engine.speculation.step_times import PassTimes
+from engine.runner.cuda_runner import can_run_kernels
+from engine.speculation.step_times import StepTimes
 from engine.types import GenerationRequest
 from kernels.accept import AcceptOutput
 from tests.engine.cores import PROMPT, Collected, alone, drain, make_core, run_one, same
-from tests.engine.drafters import Fork, Forking, Oracle
+from tests.engine.drafters import Oracle, RandomDraft
 from tests.engine.reuse.test_recording import check_kept
 from tests.engine.reuse.turns import edited, random_ids, reusing_core, run
 from tests.engine.runner.kernel_cores import FAMILIES, HEAD_DIM, by_kernels, kernel_core, kernel_model, with_graphs
-from tests.engine.test_branches import WatchedFork
 from tests.engine.test_core import workloads
 from tests.engine.test_lora import write_adapter
 from tests.engine.tiny import VOCAB_SIZE, tiny_config, tiny_decoder, tiny_parameters
@@ -69,19 +68,6 @@ def test_passes_of_a_card_give_what_torch_gives_under_any_load(
 
 
 @pytest.mark.parametrize("graphs", [False, True])
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_both_sides_of_a_fork_are_followed(family: str, graphs: bool, temperature: float) -> None:
-    """Their rows share a pass, and their pages a sequence: a mask says which of them a row sees."""
-    model, request = kernel_model(family), replace(REQUEST, temperature=temperature)
-    target = alone(model, request)
-    core = kernel_core(model, rows_are_free=True, graphs=graphs)
-    for seed in range(10):
-        assert same(run_one(core, request, Forking(target.token_ids, VOCAB_SIZE, seed)), target)
-    assert all(core.drafted[side].accepted > 20 < core.drafted[side].rejected for side in ("trunk", "branch"))
-
-
-@pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("mode", ["fast", "turbo"])
 def test_what_is_taken_over_and_recomputed_is_what_torch_makes_of_it(mode: Any, graphs: bool) -> None:
     """Rows that are no neighbours, and KV that is kept for later, padding's not."""
@@ -113,23 +99,21 @@ def _check_same_spans(core: EngineCore, plain: EngineCore) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_kv_of_drafts_and_of_branches_is_kept_where_it_is_final(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A branch's rows have no slots in the span store, and stand between those that have."""
-    monkeypatch.setattr("engine.runner.step_times.PassTimes", lambda: PassTimes({1: 1.0, 1024: 1.0}))
+def test_kv_of_drafts_is_kept_where_it_is_final(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.runner.step_timer.StepTimes", lambda: StepTimes({1: 1.0, 1024: 1.0}))
     model, random = kernel_model(), Random(seed)
     with by_kernels():
         core = reusing_core(model)
     prompts = [random_ids(random, 30) for _ in range(4)]
     targets = [list(alone(model, GenerationRequest(prompt, 30)).token_ids) for prompt in prompts]
-    forking = [number % 2 == 0 for number in range(4)]
     ids = [
-        core.add(GenerationRequest(prompt, 30), Forking(target, VOCAB_SIZE, seed) if forks else Oracle(target))
-        for prompt, target, forks in zip(prompts, targets, forking, strict=True)
+        core.add(GenerationRequest(prompt, 30), RandomDraft(target, VOCAB_SIZE, seed) if number % 2 else Oracle(target))
+        for number, (prompt, target) in enumerate(zip(prompts, targets, strict=True))
     ]
     results = drain(core).results
-    for request_id, prompt, target, forks in zip(ids, prompts, targets, forking, strict=True):
+    for request_id, prompt, target in zip(ids, prompts, targets, strict=True):
         assert list(results[request_id].token_ids) == target
-        check_kept(core, [*prompt, *target], but=30 if forks else 2)
+        check_kept(core, [*prompt, *target], but=2)
 
 
 @pytest.mark.parametrize("graphs", [False, True])
@@ -183,26 +167,19 @@ def test_a_pass_waits_for_the_device_once(monkeypatch: pytest.MonkeyPatch) -> No
     for number in range(4):
         request = GenerationRequest(prompt=[number, 2], max_new_tokens=30)
         target = alone(model, request).token_ids
-        core.add(request, Oracle(target) if number % 2 else Forking(target, VOCAB_SIZE, number))
+        core.add(request, Oracle(target) if number % 2 else RandomDraft(target, VOCAB_SIZE, number))
     drain(core)
     assert len(copies) == core.num_passes
     assert max(copies) > 60
 
 
-@pytest.mark.parametrize("where", ["branch", "branch not followed", "trunk"])
-def test_numbers_that_are_none_on_either_side_of_a_fork_are_nobodys_business(where: str) -> None:
+def test_numbers_that_are_none_in_a_draft_do_not_reach_the_rows_before_it() -> None:
     parameters = tiny_parameters(tiny_config(head_dim=HEAD_DIM))
     target = alone(kernel_model(), REQUEST).token_ids
     poison = next(each for each in range(VOCAB_SIZE) if each not in {*PROMPT, *target})
     parameters.embedding[poison] = torch.nan
     core = kernel_core(Decoder(parameters), rows_are_free=True)
-    wrong = [(token_id + 1) % VOCAB_SIZE for token_id in target[4:9]]
-    fork = {
-        "branch": Fork([*target[:4], *wrong], 4, [target[4], poison, poison]),
-        "branch not followed": Fork(target[:9], 4, [poison, *target[5:9]]),
-        "trunk": Fork([*target[:4], poison, target[5]], 4, target[4:9]),
-    }[where]
-    assert run_one(core, REQUEST, fork).token_ids == target
+    assert run_one(core, REQUEST, Oracle([*target[:4], poison, *target[5:]])).token_ids == target
     assert run_one(core, REQUEST).token_ids == target
 
 
@@ -214,40 +191,22 @@ def test_a_model_whose_scores_are_no_numbers_fails_its_requests() -> None:
     assert isinstance(drain(core).errors[request_id], NumericFault)
 
 
-@pytest.mark.parametrize("follows", ["trunk", "branch", "neither"])
-def test_an_observer_is_shown_every_row_of_the_side_that_was_followed(follows: str) -> None:
-    model, target = kernel_model(), alone(kernel_model(), REQUEST).token_ids
-    wrong = [(token_id + 1) % VOCAB_SIZE for token_id in target]
-    sides = {
-        "trunk": ([*target[:9], *wrong[9:12]], wrong[4:9]),
-        "branch": ([*target[:4], *wrong[4:9]], [*target[4:8], *wrong[8:10]]),
-        "neither": ([*target[:2], *wrong[2:9]], target[4:9]),
-    }[follows]
-    fork = WatchedFork(sides[0], 4, sides[1])
-    assert run_one(kernel_core(model, rows_are_free=True), REQUEST, fork).token_ids == target
-    ((_, draft, likeliest),) = fork.shown
-    assert draft == (sides[0] if follows != "branch" else [*sides[0][:4], *sides[1]])
-    rows = torch.tensor([*PROMPT, *draft])
-    logits = model.logits(model.forward(rows, model.new_caches(1, len(rows))))
-    assert likeliest == logits[len(PROMPT) - 1 :].argmax(dim=-1).tolist()
-
-
 def test_what_the_kernels_do_not_take_runs_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.runner.cuda_runner.runs_triton", lambda tensor: True)
     config = EngineConfig(64)
-    assert runs_by_kernels(kernel_model(), config)
-    assert not runs_by_kernels(kernel_model(), replace(config, batch_invariant=True))
+    assert can_run_kernels(kernel_model(), config)
+    assert not can_run_kernels(kernel_model(), replace(config, batch_invariant=True))
     for head_dim in (8, 24):
-        assert not runs_by_kernels(tiny_decoder(head_dim=head_dim), config)
+        assert not can_run_kernels(tiny_decoder(head_dim=head_dim), config)
 
 
 def test_times_are_measured_of_the_passes_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
     core = kernel_core(kernel_model(), graphs=True)
-    assert core._passes.graphs is not None
+    assert core._runner.graphs is not None
     for num_rows in (1, 16, 64):
-        core._passes.measure(num_rows)
-    assert len(core._passes.graphs) == 3
-    assert measuring.most_measured(core.model, core._pool) == 256
-    monkeypatch.setattr(graphing, "staged", None)
+        core._runner.measure(num_rows)
+    assert len(core._runner.graphs) == 3
+    assert measuring.count_measurable_rows(core.model, core._pool) == 256
+    monkeypatch.setattr(graphing, "stage_arrays", None)
     with pytest.raises(TypeError):
-        core._passes.measure(1)  # through the graph
+        core._runner.measure(1)  # through the graph

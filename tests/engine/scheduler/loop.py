@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from engine.kv_cache.block_manager import KVPages
 from engine.kv_cache.prefix_cache import NO_PAGE
-from engine.scheduler import Scheduler, SchedulerConfig, Sequence, Status
-from engine.scheduler.queue import ranking
+from engine.scheduler import ScheduledSequence, Scheduler, SchedulerConfig, Status
+from engine.scheduler.queue import build_rank
 
 EMPTY = -1
 
@@ -40,7 +40,7 @@ class Loop:
         self.window = window
         self.pages = KVPages(num_pages, page_size, window=window, clock=lambda: self.now)
         self.scheduler = Scheduler(config, self.pages, clock=lambda: self.now)
-        self.sequences: dict[int, Sequence] = {}
+        self.sequences: dict[int, ScheduledSequence] = {}
         self.num_steps = 0
         self.num_run = 0  # tokens
         self._slots = [EMPTY] * (num_pages * page_size)
@@ -56,11 +56,11 @@ class Loop:
         retain_s: float = 0.0,
         draft: list[int] | None = None,
         root: bytes = b"",
-    ) -> Sequence:
+    ) -> ScheduledSequence:
         """Add a sequence that arrives now; a prompt given by its length is like no other."""
         self._num_added += 1
         ids = prompt if isinstance(prompt, list) else [10_000 * self._num_added + i for i in range(prompt)]
-        sequence = Sequence(
+        sequence = ScheduledSequence(
             self._num_added,
             list(ids),
             len(ids) + max_new_tokens,
@@ -132,7 +132,7 @@ class Loop:
         self.pages.check_integrity()
 
     @property
-    def running(self) -> list[Sequence]:
+    def running(self) -> list[ScheduledSequence]:
         return [each for each in self.sequences.values() if each.status is Status.RUNNING]
 
     @property
@@ -144,7 +144,7 @@ class Loop:
         """What holds for every schedule."""
         self._check_size(planned)
         if self.sequences:
-            first = min(self.running, key=ranking(self.config.aging_s))
+            first = min(self.running, key=build_rank(self.config.aging_s))
             assert first.id in planned, "the first one does not get on"
         prefill = 0
         for sequence_id, num_tokens in planned.items():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.scheduler.scheduler import shares
+from engine.scheduler.scheduler import split_evenly
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from engine.scheduler.scheduler import shares
     ],
 )
 def test_examples(wanted: list[int], total: int, expected: list[int]) -> None:
-    assert shares(wanted, total) == expected
+    assert split_evenly(wanted, total) == expected
 
 
 @given(st.lists(st.integers(0, 40), max_size=8), st.integers(0, 120))
@@ -34,5 +34,5 @@ def test_shares_are_those_of_raising_the_level_step_by_step(wanted: list[int], t
     expected = [min(want, level) for want in wanted]
     for place, want in enumerate(wanted):
         expected[place] += min(want - expected[place], total - sum(expected))
-    assert shares(wanted, total) == expected
+    assert split_evenly(wanted, total) == expected
     assert sum(expected) == min(total, sum(wanted))

@@ -123,7 +123,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         """Time passes, and what has run out of it is removed."""
         self.loop.now += seconds
-        expired = self.loop.scheduler.expired()
+        expired = self.loop.scheduler.find_expired()
         assert expired == [
             each.id
             for each in self.loop.sequences.values()

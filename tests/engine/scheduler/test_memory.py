@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.errors import DoesNotFit
-from engine.scheduler import SchedulerConfig, Sequence, Status
+from engine.scheduler import ScheduledSequence, SchedulerConfig, Status
 from engine.scheduler.queue import RETRY_STEPS
 from tests.engine.scheduler.loop import Loop
 
@@ -206,7 +206,7 @@ def test_only_few_are_passed_over_in_one_step() -> None:
     assert small.status is Status.WAITING
 
 
-def preempted_pair(aging_s: float | None = None) -> tuple[Loop, Sequence, Sequence]:
+def preempted_pair(aging_s: float | None = None) -> tuple[Loop, ScheduledSequence, ScheduledSequence]:
     """Two that fit as long as neither is longer than 20 tokens."""
     loop = Loop(config(aging_s=aging_s), num_pages=10, page_size=4)
     first, second = loop.add(12, max_new_tokens=20), loop.add(12, max_new_tokens=20)
@@ -257,7 +257,7 @@ def test_a_preempted_one_goes_before_all_that_came_later() -> None:
     loop, first, second = preempted_pair()
     loop.step_until(lambda: second.num_preempted > 0)
     later, urgent = loop.add(28), loop.add(28, priority=-1)
-    started: list[Sequence] = []
+    started: list[ScheduledSequence] = []
     for _ in range(100):
         loop.step()
         started += [each for each in loop.running if each not in started]

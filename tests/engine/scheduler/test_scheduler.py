@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from engine.errors import QueueFull
-from engine.scheduler import Scheduler, SchedulerConfig, Sequence, Status
+from engine.scheduler import ScheduledSequence, Scheduler, SchedulerConfig, Status
 from tests.engine.scheduler.loop import Loop
 
 
@@ -120,7 +120,7 @@ def test_lengths_are_as_they_are_chosen_for_what_is_scheduled() -> None:
     loop = Loop(config(max_batched_tokens=30), num_pages=100)
     asked: list[tuple[list[int], int, int]] = []
 
-    def chosen(sequences: list[Sequence], num_scheduled: int, num_left: int) -> list[int]:
+    def chosen(sequences: list[ScheduledSequence], num_scheduled: int, num_left: int) -> list[int]:
         asked.append(([each.id for each in sequences], num_scheduled, num_left))
         return [2 * place for place in range(len(sequences))]
 
@@ -249,14 +249,14 @@ def test_deadlines_of_waiting_and_running() -> None:
     loop = Loop(config(max_num_seqs=1), num_pages=100)
     running, patient, waiting = loop.add(3, deadline=2.0), loop.add(3), loop.add(3, deadline=1.0)
     loop.step()
-    assert loop.scheduler.expired() == []
+    assert loop.scheduler.find_expired() == []
     loop.now = 1.0
-    assert loop.scheduler.expired() == [waiting.id]
+    assert loop.scheduler.find_expired() == [waiting.id]
     loop.now = 2.5
-    assert loop.scheduler.expired() == [running.id, waiting.id]
-    for sequence_id in loop.scheduler.expired():
+    assert loop.scheduler.find_expired() == [running.id, waiting.id]
+    for sequence_id in loop.scheduler.find_expired():
         loop.remove(sequence_id)
-    assert loop.scheduler.expired() == []
+    assert loop.scheduler.find_expired() == []
     loop.drain()
     assert patient.status is Status.FINISHED
 

@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import QueueFull
-from engine.scheduler import Sequence
-from engine.scheduler.queue import WaitingQueue, ranking
+from engine.scheduler import ScheduledSequence
+from engine.scheduler.queue import WaitingQueue, build_rank
 
 
-def sequence(sequence_id: int, priority: int = 0, arrival: float = 0.0) -> Sequence:
-    return Sequence(sequence_id, [1], 2, priority=priority, arrival=arrival)
+def sequence(sequence_id: int, priority: int = 0, arrival: float = 0.0) -> ScheduledSequence:
+    return ScheduledSequence(sequence_id, [1], 2, priority=priority, arrival=arrival)
 
 
-def order(aging_s: float | None, *sequences: Sequence) -> list[int]:
-    queue = WaitingQueue(len(sequences), ranking(aging_s))
+def order(aging_s: float | None, *sequences: ScheduledSequence) -> list[int]:
+    queue = WaitingQueue(len(sequences), build_rank(aging_s))
     for each in sequences:
         queue.add(each)
         queue.check_integrity()
@@ -45,7 +45,7 @@ def test_the_rank_is_that_of_priorities_lowered_by_waiting(requests: list[tuple[
 
 
 def test_a_full_queue_says_how_many_wait() -> None:
-    queue = WaitingQueue(2, ranking(None))
+    queue = WaitingQueue(2, build_rank(None))
     queue.add(sequence(1))
     queue.add(sequence(2))
     with pytest.raises(QueueFull, match="2 requests wait already and at most 2 may"):
@@ -56,7 +56,7 @@ def test_a_full_queue_says_how_many_wait() -> None:
 
 
 def test_remove_finds_its_own_among_equals() -> None:
-    queue = WaitingQueue(3, ranking(None))
+    queue = WaitingQueue(3, build_rank(None))
     first, second, third = (sequence(place) for place in range(3))
     for each in (first, second, third):
         queue.add(each)

@@ -18,13 +18,13 @@ def test_outside_of_hunks_the_texts_are_equal_and_places_are_told_both_ways(
     found = Hunks(merge, original, START, OLD_START)
     for at in range(len(merge)):
         place = START + at
-        old_place = found.old_place(place)
+        old_place = found.find_old_place(place)
         assert OLD_START <= old_place <= OLD_START + len(original)
         if not found.touches(place, place + 1):
             assert original[old_place - OLD_START] == merge[at]
-            assert found.new_place(old_place) == place
-    assert [found.old_place(START + at) for at in range(len(merge))] == sorted(
-        found.old_place(START + at) for at in range(len(merge))
+            assert found.find_new_place(old_place) == place
+    assert [found.find_old_place(START + at) for at in range(len(merge))] == sorted(
+        found.find_old_place(START + at) for at in range(len(merge))
     )
 
 
@@ -43,15 +43,15 @@ def test_hunks_close_by_are_left_together() -> None:
     merge = [*range(200), *range(200, 210), 903, *range(210, 400)]
     found = Hunks(merge, original, 0, 0)
     assert len(found.hunks) == 2
-    region = found.region_at_old(205)
+    region = found.find_region(205)
     assert region is not None
     assert (region.old_start, region.old_end) == (200, 212)
     assert (region.start, region.end) == (200, 211)
-    assert found.region_at_old(199) is None
-    assert found.region_at_old(212) is None
+    assert found.find_region(199) is None
+    assert found.find_region(212) is None
 
 
 def test_a_text_without_changes_has_no_hunk() -> None:
     found = Hunks([1, 2, 3], [1, 2, 3], START, OLD_START)
     assert found.hunks == []
-    assert found.new_place(found.old_place(START + 3)) == START + 3
+    assert found.find_new_place(found.find_old_place(START + 3)) == START + 3

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from engine.speculation import CopyDraft
-from engine.speculation.step_times import PassTimes
+from benchmarks.forwards.copy_draft import CopyDraft
+from engine.speculation.step_times import StepTimes
 from engine.types import Draft
 from tests.engine.drafters import AlwaysWrong
 from tests.engine.speculation.simulated import CARD, TWO_CORES, simulate
 
-TIMES = {"two cores": TWO_CORES, "a card": CARD, "nothing measured": PassTimes()}
+TIMES = {"two cores": TWO_CORES, "a card": CARD, "nothing measured": StepTimes()}
 LEAST_SPEED = 0.95
 
 
@@ -42,7 +42,7 @@ class NowAndThenRight:
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
         ahead = self.target[len(output_ids) : len(output_ids) + max_tokens]
-        return Draft.of([each if self.rng.random() < self.share else each + 1 for each in ahead], hazard=0.001)
+        return Draft.from_tokens([each if self.rng.random() < self.share else each + 1 for each in ahead], hazard=0.001)
 
 
 DRAFTERS = {
@@ -57,7 +57,7 @@ DRAFTERS = {
 @pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("num_tokens", [20, 100, 300, 1000])
-def test_output_that_copies_nothing_is_hardly_slower(drafter: str, times: PassTimes, num_tokens: int) -> None:
+def test_output_that_copies_nothing_is_hardly_slower(drafter: str, times: StepTimes, num_tokens: int) -> None:
     target = NEW[:num_tokens]
     for num_prompt in (0, num_tokens + 300):
         run = simulate(target, DRAFTERS[drafter](target), times, num_prompt=num_prompt)
@@ -65,7 +65,7 @@ def test_output_that_copies_nothing_is_hardly_slower(drafter: str, times: PassTi
 
 
 @pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
-def test_behind_many_misses_the_drafter_is_believed_no_more(times: PassTimes) -> None:
+def test_behind_many_misses_the_drafter_is_believed_no_more(times: StepTimes) -> None:
     run = simulate(NEW, CopyDraft([SOURCE]), times)
     late = run.lengths[-500:]
     assert run.speed > 0.98
@@ -88,7 +88,7 @@ def test_a_question_that_took_long_once_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
-def test_when_copying_begins_again_drafts_are_long_again_at_once(times: PassTimes) -> None:
+def test_when_copying_begins_again_drafts_are_long_again_at_once(times: StepTimes) -> None:
     target = SOURCE[:500] + NEW[:300] + SOURCE[500:]
     run = simulate(target, CopyDraft([SOURCE]), times, num_prompt=3300)
     assert run.num_passes < 300 + 45
@@ -107,7 +107,7 @@ def test_a_copy_takes_few_passes_and_little_more_than_its_rows() -> None:
 
 def test_what_may_be_lost_does_not_depend_on_how_much_of_the_prompt_is_cached() -> None:
     """Else the same request would take other passes the second time, though each row costs the same."""
-    straight = PassTimes({1: 0.019, 1024: 1.042})
+    straight = StepTimes({1: 0.019, 1024: 1.042})
     cold, cached = (simulate(NEW[:200], CopyDraft([SOURCE]), straight, num_prompt=rows) for rows in (3300, 1))
     assert cold.lengths[0] > 0
     assert cold.lengths == cached.lengths

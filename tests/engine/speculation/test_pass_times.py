@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.speculation.step_times import KNOTS, MEASURED, STEPS_AN_OCTAVE, PassTimes, measured, on_grid
+from engine.speculation.step_times import KNOTS, MEASURED, STEPS_AN_OCTAVE, StepTimes, measure_times, round_to_grid
 
 MEASURED_HERE = {1: 0.026, 16: 0.050, 64: 0.125, 128: 0.204, 256: 0.375, 512: 0.722}
 """Of a 0.5B model on two cores without AMX."""
@@ -21,10 +21,10 @@ def line(num_rows: int) -> float:
 
 
 def rounded_line(sizes: Iterable[int]) -> dict[int, float]:
-    return on_grid({rows: line(rows) for rows in sizes})
+    return round_to_grid({rows: line(rows) for rows in sizes})
 
 
-def relative(times: PassTimes) -> list[float]:
+def relative(times: StepTimes) -> list[float]:
     """The shape, whatever the level."""
     return [times(rows) / times(1) for rows in KNOTS]
 
@@ -48,7 +48,7 @@ class Clock:
 
 
 def test_what_was_measured_is_given_and_lines_between_and_behind_it() -> None:
-    times = PassTimes(MEASURED_HERE)
+    times = StepTimes(MEASURED_HERE)
     for rows, seconds in MEASURED_HERE.items():
         assert times(rows) == pytest.approx(seconds)
     assert times(96) == pytest.approx((0.125 + 0.204) / 2)
@@ -59,7 +59,7 @@ def test_what_was_measured_is_given_and_lines_between_and_behind_it() -> None:
 
 @given(st.dictionaries(st.integers(2, 1024), st.floats(1e-6, 1e3), max_size=6), st.floats(1e-6, 1e3))
 def test_times_grow_whatever_was_measured(seconds: dict[int, float], single: float) -> None:
-    times = PassTimes(seconds | {1: single})
+    times = StepTimes(seconds | {1: single})
     row_times = [times(rows) for rows in range(1, 3000)]
     assert row_times[0] > 0.0
     assert all(fewer <= more * (1 + 1e-12) for fewer, more in pairwise(row_times))
@@ -68,21 +68,21 @@ def test_times_grow_whatever_was_measured(seconds: dict[int, float], single: flo
 
 @given(st.dictionaries(st.sampled_from(KNOTS[1:]), st.floats(1e-6, 1e3), max_size=6), st.floats(1e-6, 1e3))
 def test_times_that_are_kept_are_read_as_they_were(seconds: dict[int, float], single: float) -> None:
-    kept = PassTimes(seconds | {1: single}).seconds
-    assert PassTimes(kept).seconds == pytest.approx(kept, rel=1e-9)
+    kept = StepTimes(seconds | {1: single}).seconds
+    assert StepTimes(kept).seconds == pytest.approx(kept, rel=1e-9)
 
 
 @given(st.integers(0, 3000))
 def test_prices_are_the_differences(num_rows: int) -> None:
-    times = PassTimes(MEASURED_HERE)
-    for count, price in zip(range(300), times.prices(num_rows), strict=False):
+    times = StepTimes(MEASURED_HERE)
+    for count, price in zip(range(300), times.iter_prices(num_rows), strict=False):
         assert price == pytest.approx(times(num_rows + count + 1) - times(num_rows + count), abs=1e-12)
         assert num_rows + count == 0 or price >= times.least_slope - 1e-12
 
 
 def test_passes_of_a_few_sizes_are_measured_and_the_least_of_each_counts() -> None:
     clock = Clock(load={1: [0.5, 0.1], 16: [0.0, 0.03]})
-    times = measured(clock.run, clock, budget_s=4.0)
+    times = measure_times(clock.run, clock, budget_s=4.0)
     assert set(clock.ran) == set(MEASURED)
     assert clock.now <= 4.0 + line(1)
     for rows, seconds in rounded_line(MEASURED).items():
@@ -91,25 +91,25 @@ def test_passes_of_a_few_sizes_are_measured_and_the_least_of_each_counts() -> No
 
 def test_a_single_pass_that_was_held_up_when_its_turn_came_is_run_again_beside_the_others() -> None:
     clock = Clock(load={1: [0.13, 0.13]})
-    assert measured(clock.run, clock)(1) == pytest.approx(line(1))
+    assert measure_times(clock.run, clock)(1) == pytest.approx(line(1))
 
 
 def test_times_are_rounded_to_a_grid_so_that_two_starts_find_the_same() -> None:
     exact = {rows: line(rows) for rows in MEASURED}
-    found = on_grid(exact)
-    assert on_grid(found) == pytest.approx(found)
+    found = round_to_grid(exact)
+    assert round_to_grid(found) == pytest.approx(found)
     assert found[1] == exact[1]
     for rows, seconds in found.items():
         steps = STEPS_AN_OCTAVE * math.log2(seconds / found[1])
         assert steps == pytest.approx(round(steps))
         assert abs(math.log2(seconds / exact[rows])) <= 0.5 / STEPS_AN_OCTAVE
-    assert on_grid({1: 0.020, 64: 0.093})[64] == pytest.approx(0.0951, abs=5e-5), "the example"
-    apart = on_grid({rows: seconds * (1.01 if rows % 64 else 0.99) for rows, seconds in found.items()})
-    assert relative(PassTimes(apart)) == pytest.approx(relative(PassTimes(found)))
+    assert round_to_grid({1: 0.020, 64: 0.093})[64] == pytest.approx(0.0951, abs=5e-5), "the example"
+    apart = round_to_grid({rows: seconds * (1.01 if rows % 64 else 0.99) for rows, seconds in found.items()})
+    assert relative(StepTimes(apart)) == pytest.approx(relative(StepTimes(found)))
 
 
 def test_all_who_hold_times_see_them_replaced() -> None:
-    times, other = PassTimes(MEASURED_HERE), PassTimes({1: 0.006, 64: 0.0061, 256: 0.0064})
+    times, other = StepTimes(MEASURED_HERE), StepTimes({1: 0.006, 64: 0.0061, 256: 0.0064})
     times.replace(other)
     assert times.seconds == other.seconds
     assert [times(rows) for rows in (3, 700, 5000)] == [other(rows) for rows in (3, 700, 5000)]
@@ -118,12 +118,12 @@ def test_all_who_hold_times_see_them_replaced() -> None:
 
 def test_on_a_slow_machine_few_sizes_are_measured() -> None:
     clock = Clock(speed=40.0)
-    times = measured(clock.run, clock)
+    times = measure_times(clock.run, clock)
     assert clock.ran == [1]
-    assert relative(times) == pytest.approx(relative(PassTimes()))
+    assert relative(times) == pytest.approx(relative(StepTimes()))
     assert times(1) == pytest.approx(40 * line(1))
     clock = Clock(speed=3.0)
-    times = measured(clock.run, clock)
+    times = measure_times(clock.run, clock)
     assert set(clock.ran) == {1, 2, 64}
     assert clock.now <= 1.5
     assert times(64) == pytest.approx(3 * rounded_line((1, 64))[64])
@@ -132,15 +132,15 @@ def test_on_a_slow_machine_few_sizes_are_measured() -> None:
 def test_two_sizes_next_to_one_another_tell_nothing_about_many_rows() -> None:
     """A second row may cost as much as the first, most of all beside other work; the sixteenth never does."""
     clock = Clock(speed=15.0, load={2: [0.3, 0.3]})
-    times = measured(clock.run, clock)
+    times = measure_times(clock.run, clock)
     assert set(clock.ran) == {1, 2}
-    assert relative(times) == pytest.approx(relative(PassTimes()))
+    assert relative(times) == pytest.approx(relative(StepTimes()))
 
 
 def test_no_more_rows_are_run_than_there_is_room_for_and_a_clock_that_stands_still_tells_nothing() -> None:
     clock = Clock()
-    measured(clock.run, clock, most=20)
+    measure_times(clock.run, clock, most=20)
     assert set(clock.ran) == {1, 2, 16}
     ran: list[int] = []
-    assert measured(ran.append, lambda: 7.0).seconds == PassTimes().seconds
+    assert measure_times(ran.append, lambda: 7.0).seconds == StepTimes().seconds
     assert len(ran) == 2

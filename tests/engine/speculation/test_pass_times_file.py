@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from engine.speculation.step_times import FORMAT, PassTimes, PassTimesFile
+from engine.speculation.step_times import FORMAT, StepTimes, StepTimesFile
 
-TIMES = PassTimes({1: 0.02, 64: 0.1})
+TIMES = StepTimes({1: 0.02, 64: 0.1})
 
 
-def kept_in(folder: Path) -> PassTimesFile:
-    return PassTimesFile(folder / "times", "model", "machine")
+def kept_in(folder: Path) -> StepTimesFile:
+    return StepTimesFile(folder / "times", "model", "machine")
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:

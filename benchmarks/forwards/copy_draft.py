@@ -45,7 +45,7 @@ class CopyDraft:
         """The source's next tokens from where the output seems to stand; empty at a source's end."""
         self._follow(output_ids)
         source = self._sources[self._place.source] if self._sources else []
-        return Draft.of(source[self._place.at : self._place.at + max_tokens])
+        return Draft.from_tokens(source[self._place.at : self._place.at + max_tokens])
 
     def _follow(self, output_ids: Sequence[int]) -> None:
         for seen in range(self._num_seen, len(output_ids)):
