@@ -37,28 +37,6 @@ def _find_block(program, query_starts, num_seqs, GROUP: tl.constexpr, ROWS: tl.c
 
 
 @triton.jit
-def _load_tree_mask(
-    start, tokens, is_row, tree_start, tree, num_words, BITS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr
-):
-    """Return which of the tile's positions each row sees by its tree mask, [ROWS, KEYS].
-
-    Each row's few words are loaded, instead of one for every position: the loop would keep as many in shared memory as
-    keys.
-    """
-    behind = start - tree_start + tl.arange(0, KEYS)
-    first = tl.maximum(start - tree_start, 0) // BITS
-    seen = tl.zeros([ROWS, KEYS], tl.int1)
-    for word in tl.static_range(KEYS // BITS + 2):
-        at = tl.zeros_like(tokens) + first + word
-        mask = tl.load(tree + tokens.to(tl.int64) * num_words + at, mask=is_row & (at < num_words), other=0)
-        bit = behind - (first + word) * BITS
-        own = (bit >= 0) & (bit < BITS)
-        shifted = mask[:, None] >> tl.where(own, bit, 0).to(tl.int64)[None, :]
-        seen |= own[None, :] & ((shifted & 1) != 0)
-    return seen
-
-
-@triton.jit
 def _load_pages(start, pages, num_places, PAGE_SIZE: tl.constexpr, KEYS: tl.constexpr):
     """Return the pages of a tile's positions, [KEYS]; entries after a sequence's last page are not used."""
     places = start + tl.arange(0, KEYS)
@@ -67,9 +45,9 @@ def _load_pages(start, pages, num_places, PAGE_SIZE: tl.constexpr, KEYS: tl.cons
 
 @triton.jit
 def _attend_tiles(
-    first, last, low, end, page, query, top, total, sums, lows, ends, tokens, is_row,
-    keys, values, pages, num_places, tree_start, tree, num_words, scale,
-    MASKED: tl.constexpr, WINDOW: tl.constexpr, TREE_BITS: tl.constexpr, PAGE_SIZE: tl.constexpr,
+    first, last, low, end, page, query, top, total, sums, lows, ends,
+    keys, values, pages, num_places, scale,
+    MASKED: tl.constexpr, WINDOW: tl.constexpr, PAGE_SIZE: tl.constexpr,
     SLOT_STRIDE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
     """Add the tiles of positions [first, last) to the rows' softmax: maximum score, sum of weights, weighted sum of
@@ -97,8 +75,6 @@ def _attend_tiles(
             seen = places[None, :] < ends[:, None]
             if WINDOW:
                 seen &= places[None, :] >= lows[:, None]
-            if TREE_BITS:
-                seen |= _load_tree_mask(start, tokens, is_row, tree_start, tree, num_words, TREE_BITS, ROWS, KEYS)
             scores = tl.where(seen, scores, float("-inf"))
         highest = tl.maximum(top, tl.max(scores, axis=1) * scale)
         if MASKED:  # for a row that has seen nothing yet, exp2(-inf - -inf) is NaN
@@ -118,14 +94,14 @@ def _attend_tiles(
     return page, top, total, sums
 
 
-@triton.jit(do_not_specialize=["num_seqs", "num_tokens", "num_words", "page_stride", "num_places", "chunk"])
+@triton.jit(do_not_specialize=["num_seqs", "num_tokens", "page_stride", "num_places", "chunk"])
 def attention_kernel(
-    out, levels, query, keys, values, page_table, query_starts, seq_lens, key_ends, tree_starts, tree,
-    num_seqs, num_tokens, num_words, page_stride, num_places, chunk, scale,
+    out, levels, query, keys, values, page_table, query_starts, key_ends,
+    num_seqs, num_tokens, page_stride, num_places, chunk, scale,
     query_stride, query_head_stride,
     SLOT_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, WINDOW: tl.constexpr,
-    TREE_BITS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, IS_CUT: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, IS_CUT: tl.constexpr,
     ONE_BLOCK: tl.constexpr, ONE_SEQ: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Attend from one block to one chunk of its keys; the grid is [blocks, KV heads, chunks].
@@ -133,7 +109,7 @@ def attention_kernel(
     If keys are not cut, `out` [num_tokens, num_heads, head_dim] is the result. Otherwise `out` is a float32 partial
     result for every chunk, [num_chunks, ...], and `levels` [num_chunks, num_tokens, num_heads] is log2 of the sum that
     it was divided by: -inf if a row sees nothing of a chunk, whose partial result is then NaN or not written. WINDOW
-    and TREE_BITS are 0 if unused. With ONE_BLOCK no sequence has more than one block. Loads come before everything that
+    is 0 if unused. With ONE_BLOCK no sequence has more than one block. Loads come before everything that
     has to wait for others: a program of a short chunk is little more than its first loads.
     """
     program = tl.num_programs(0) - 1 - tl.program_id(0)  # the last rows see the most keys, so they start first
@@ -166,16 +142,9 @@ def attention_kernel(
     lows = tl.zeros_like(ends)
     if WINDOW:
         lows = tl.maximum(ends - WINDOW, 0)
-    reach = ends  # after the last position that a row may see
-    tree_start = 0
-    if TREE_BITS:
-        tree_start = tl.load(tree_starts + seq)
-        seq_len = tl.load(seq_lens + seq)
-        reach = tl.where(is_row & (seq_len > tree_start), seq_len, ends)
-
-    behind = reach
+    behind = ends
     if IS_CUT:
-        behind = tl.minimum(reach, begin + chunk)
+        behind = tl.minimum(ends, begin + chunk)
     own_first = tl.maximum(lows, begin)
     sees_some = is_row & (own_first < behind)
     low = tl.min(tl.where(sees_some, own_first, MAX_POSITION), axis=0)
@@ -203,21 +172,21 @@ def attention_kernel(
         whole = tl.maximum(first, tl.cdiv(latest, KEYS) * KEYS)
         page = _load_pages(first, pages, num_places, PAGE_SIZE, KEYS)
         page, top, total, sums = _attend_tiles(
-            first, tl.minimum(whole, end), low, end, page, queries, top, total, sums, lows, ends, tokens, is_row,
-            keys, values, pages, num_places, tree_start, tree, num_words, scale,
-            True, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
+            first, tl.minimum(whole, end), low, end, page, queries, top, total, sums, lows, ends,
+            keys, values, pages, num_places, scale,
+            True, WINDOW, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
         )  # fmt: skip
     shortest = tl.min(tl.where(is_row, tl.minimum(ends, behind), MAX_POSITION), axis=0)
     whole_end = tl.maximum(shortest // KEYS * KEYS, whole)
     page, top, total, sums = _attend_tiles(
-        whole, whole_end, low, end, page, queries, top, total, sums, lows, ends, tokens, is_row,
-        keys, values, pages, num_places, tree_start, tree, num_words, scale,
-        False, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
+        whole, whole_end, low, end, page, queries, top, total, sums, lows, ends,
+        keys, values, pages, num_places, scale,
+        False, WINDOW, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
     )  # fmt: skip
     page, top, total, sums = _attend_tiles(
-        whole_end, end, low, end, page, queries, top, total, sums, lows, ends, tokens, is_row,
-        keys, values, pages, num_places, tree_start, tree, num_words, scale,
-        True, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
+        whole_end, end, low, end, page, queries, top, total, sums, lows, ends,
+        keys, values, pages, num_places, scale,
+        True, WINDOW, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
     )  # fmt: skip
 
     found = total != 0

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernels.op import Cost, Inputs, Shape, Variant, is_interpreting, runs_triton
 from kernels.paged_attention import reference, variants
-from kernels.paged_attention.batch import TREE_BITS, PagedBatch, make_batch, make_layouts
+from kernels.paged_attention.batch import PagedBatch, make_batch, make_layouts
 from kernels.paged_attention.variants import fit_to_card
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -52,7 +52,6 @@ def get_shape(query: Tensor, pool_keys: Tensor, batch: PagedBatch, window: int |
         "head_dim": head_dim,
         "page_size": batch.page_size,
         "window": window or 0,
-        "branches": int(batch.tree is not None),
     }
 
 
@@ -89,20 +88,8 @@ def _check_batch(query: Tensor, batch: PagedBatch, window: int | None) -> None:
             f"max_seq_len is {batch.max_seq_len}, and page_table {list(batch.page_table.shape)} has pages of "
             f"{batch.page_size} slots"
         )
-    if (batch.tree is None) != (batch.tree_starts is None):
-        raise ValueError("a batch has both tree and tree_starts, or neither")
-    if batch.tree is not None and batch.tree_starts is not None:
-        _check_tree(num_tokens, num_seqs, batch.tree, batch.tree_starts)
     if window is not None and window < 1:
         raise ValueError(f"a window must be at least 1, not {window}")
-
-
-def _check_tree(num_tokens: int, num_seqs: int, tree: Tensor, tree_starts: Tensor) -> None:
-    if tree.dim() != 2 or len(tree) != num_tokens or tree_starts.shape != (num_seqs,):
-        raise ValueError(
-            f"of {num_seqs} sequences and {num_tokens} rows, tree_starts is [{num_seqs}] and tree "
-            f"[{num_tokens}, num_words], not {list(tree_starts.shape)} and {list(tree.shape)}"
-        )
 
 
 def _check_kernel_layout(query: Tensor, pool_keys: Tensor, pool_values: Tensor, batch: PagedBatch) -> None:
@@ -114,14 +101,11 @@ def _check_kernel_layout(query: Tensor, pool_keys: Tensor, pool_values: Tensor, 
         raise ValueError(f"head_dim must be a power of two, at least {MIN_HEAD_DIM}, not {head_dim}")
     if query.stride(2) != 1 or pool_keys.stride(2) != 1 or pool_keys.stride() != pool_values.stride():
         raise ValueError("heads must be contiguous, and keys and values have the same strides")
-    for name in ("page_table", "query_starts", "seq_lens", "key_ends", "tree_starts", "tree"):
+    for name in ("page_table", "query_starts", "seq_lens", "key_ends"):
         tensor = getattr(batch, name)
-        wanted = torch.int64 if name == "tree" else torch.int32
-        if tensor is None:
-            continue
-        if tensor.dtype != wanted or tensor.device != query.device:
-            raise ValueError(f"{name} is {wanted} on {query.device}, not {tensor.dtype} on {tensor.device}")
-        if tensor.numel() and (tensor.stride(-1) != 1 or (name == "tree" and not tensor.is_contiguous())):
+        if tensor.dtype != torch.int32 or tensor.device != query.device:
+            raise ValueError(f"{name} is torch.int32 on {query.device}, not {tensor.dtype} on {tensor.device}")
+        if tensor.numel() and tensor.stride(-1) != 1:
             raise ValueError(f"{name} must be contiguous")
 
 
@@ -153,7 +137,7 @@ def launch(
         return out
     if not is_interpreting():
         on_hopper, most_bytes = _get_card_limits(query.device)
-        variant = fit_to_card(variant, head_dim, query.dtype, batch.tree is not None, on_hopper, most_bytes)
+        variant = fit_to_card(variant, head_dim, query.dtype, on_hopper, most_bytes)
     rows, num_chunks = variant["rows"], count_chunks(batch.max_seq_len, variant)
     shape = (num_chunks, num_tokens, num_heads)
     is_cut = num_chunks > 1
@@ -169,13 +153,9 @@ def launch(
         pool_values,
         batch.page_table,
         batch.query_starts,
-        batch.seq_lens,
         batch.key_ends,
-        batch.tree_starts,
-        batch.tree,
         batch.num_seqs,
         num_tokens,
-        0 if batch.tree is None else batch.tree.shape[1],
         batch.page_table.stride(0),
         batch.page_table.shape[1] * batch.page_size,
         variant["chunk"],
@@ -188,7 +168,6 @@ def launch(
         HEAD_DIM=head_dim,
         PAGE_SIZE=batch.page_size,
         WINDOW=window or 0,
-        TREE_BITS=0 if batch.tree is None else TREE_BITS,
         ROWS=rows,
         KEYS=variant["keys"],
         IS_CUT=is_cut,
@@ -230,15 +209,15 @@ def _get_card_limits(device: torch.device) -> tuple[bool, int]:
 HEADS = {"0.5B": (2, 7, 64), "1.5B": (2, 6, 128), "7B": (4, 7, 128)}
 """KV heads, query heads for each, and head_dim of Qwen2.5."""
 
-INT_BYTES, TREE_WORD_BYTES = 4, 8
+INT_BYTES = 4
 
 
 def _make_shape(num_rows: int, num_keys: int, heads: tuple[int, int, int], **others: int) -> Shape:
-    """Make a shape of one sequence with pages of 32, no window, no tree, and rows at the end, changed by `others`."""
+    """Make a shape of one sequence with pages of 32, no window, and rows at the end, changed by `others`."""
     num_kv_heads, group, head_dim = heads
     shape = {"num_seqs": 1, "num_rows": num_rows, "num_keys": num_keys}
     shape |= {"num_kv_heads": num_kv_heads, "group": group, "head_dim": head_dim}
-    return shape | {"page_size": 32, "window": 0, "places": 1, "branches": 0} | others
+    return shape | {"page_size": 32, "window": 0, "places": 1} | others
 
 
 def _make_benchmark_shapes() -> list[Shape]:
@@ -256,8 +235,8 @@ def _make_benchmark_shapes() -> list[Shape]:
 class PagedAttention:
     """The op. A shape has `num_seqs` sequences of `num_rows` queries and `num_keys` keys; `num_kv_heads`, `group` query
     heads for each, and `head_dim`; `page_size`; `window`, 0 for none; `places`, the number of places at which the rows
-    stand, evenly spread, 1 for the end; `branches` of a draft tree, 0 for none; and for parity checks `uneven`, the
-    number of rows that each sequence has fewer than the one before.
+    stand, evenly spread, 1 for the end; and for parity checks `uneven`, the number of rows that each sequence has fewer
+    than the one before.
     """
 
     name = "paged_attention"
@@ -272,8 +251,6 @@ class PagedAttention:
         _make_shape(7, 70, (1, 7, 64), page_size=16, window=20),
         _make_shape(9, 90, (2, 6, 64), page_size=16, places=3, num_seqs=2, uneven=2),
         _make_shape(8, 100, (1, 7, 64), page_size=16, places=2, window=17),
-        _make_shape(13, 50, (1, 7, 64), page_size=16, branches=3, num_seqs=2, uneven=5),
-        _make_shape(66, 80, (1, 1, 64), page_size=16, branches=2, window=9),
         _make_shape(1, 300, (1, 2, 64), page_size=16),  # cut in two chunks
     )
     benchmark_shapes: Sequence[Shape] = tuple(_make_benchmark_shapes())
@@ -284,7 +261,7 @@ class PagedAttention:
 
     def count_shared_bytes(self, variant: Variant, shape: Shape, dtype: torch.dtype) -> int:
         """Return the shared memory of a block on a card that is not a Hopper, where it is less."""
-        return variants.count_shared_bytes(variant, shape["head_dim"], dtype, bool(shape["branches"]), on_hopper=False)
+        return variants.count_shared_bytes(variant, shape["head_dim"], dtype, on_hopper=False)
 
     def inputs(self, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Inputs:
         """Make queries, and pools that are NaN wherever no sequence has a key."""
@@ -329,11 +306,7 @@ class PagedAttention:
         num_heads = num_kv_heads * shape["group"]
         moved = 2 * num_kv_heads * sum(one.num_keys for one in each) + 2 * num_heads * num_rows
         ints = num_rows + 2 * len(each) + 1 + sum(one.num_pages(page_size) for one in each)
-        words = 0
-        if shape["branches"]:
-            ints += len(each)
-            words = num_rows * -(-max(len(one.key_ends) for one in each) // TREE_BITS)
-        num_bytes = moved * head_dim * dtype.itemsize + ints * INT_BYTES + words * TREE_WORD_BYTES
+        num_bytes = moved * head_dim * dtype.itemsize + ints * INT_BYTES
         return Cost(num_bytes, 4 * num_heads * head_dim * sum(one.num_visible_pairs for one in each))
 
 

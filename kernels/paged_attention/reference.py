@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.paged_attention.batch import TREE_BITS, PagedBatch
+from kernels.paged_attention.batch import PagedBatch
 
 
 def naive_paged_attention(
@@ -46,12 +46,6 @@ def make_mask(batch: PagedBatch, index: int, rows: slice, seq_len: int, window: 
     seen = places < ends
     if window is not None:
         seen &= places >= ends - window
-    if batch.tree is not None and batch.tree_starts is not None:
-        behind = places - batch.tree_starts[index]
-        held = (behind >= 0) & (behind < batch.tree.shape[1] * TREE_BITS)
-        bit = behind.where(held, 0)
-        words = batch.tree[rows].gather(1, (bit // TREE_BITS).expand(len(ends), -1))
-        seen |= held & ((words >> (bit % TREE_BITS)) & 1).bool()
     return seen
 
 
@@ -95,18 +89,11 @@ def _make_flex_attention(
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     num_seqs, _, num_rows, _ = queries.shape
-    if batch.tree is None:
-        ends = batch.key_ends.view(num_seqs, num_rows)
+    ends = batch.key_ends.view(num_seqs, num_rows)
 
-        def is_seen(seq: Tensor, head: Tensor, row: Tensor, place: Tensor) -> Tensor:
-            end = ends[seq, row]
-            return (place < end) & (place >= end - window) if window else place < end
-
-    else:
-        seen = _make_batch_mask(batch, window)
-
-        def is_seen(seq: Tensor, head: Tensor, row: Tensor, place: Tensor) -> Tensor:
-            return seen[seq, row, place]
+    def is_seen(seq: Tensor, head: Tensor, row: Tensor, place: Tensor) -> Tensor:
+        end = ends[seq, row]
+        return (place < end) & (place >= end - window) if window else place < end
 
     mask = create_block_mask(is_seen, num_seqs, None, num_rows, keys.shape[2], device=str(queries.device))
     compiled = torch.compile(flex_attention)
@@ -124,7 +111,7 @@ def _find_causal_mask(batch: PagedBatch, window: int | None) -> Tensor | None:
     num_rows, seq_len = int(batch.query_starts[1]), int(batch.seq_lens[0])
     last = torch.arange(seq_len - num_rows + 1, seq_len + 1, device=batch.key_ends.device)
     is_last = bool((batch.key_ends.view(-1, num_rows) == last).all())
-    return causal_lower_right(num_rows, seq_len) if is_last and batch.tree is None and not window else None
+    return causal_lower_right(num_rows, seq_len) if is_last and not window else None
 
 
 def _gather_pages(pool: Tensor, batch: PagedBatch, lens: list[int]) -> Tensor:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from kernels.op import Shape, Variant
-from kernels.paged_attention.batch import TREE_BITS
 
 SPACE: Mapping[str, Sequence[int]] = {
     "rows": (16, 32, 64, 128),
@@ -70,10 +69,7 @@ def is_valid(variant: Variant, shape: Shape) -> bool:
         return False
     if rows * head_dim > MAX_SUMS * 32 * variant["num_warps"] or rows * keys < MIN_SCORES * variant["num_warps"]:
         return False
-    return (
-        count_shared_bytes(variant, head_dim, torch.bfloat16, bool(shape["branches"]), on_hopper=True)
-        <= MAX_SHARED_BYTES
-    )
+    return count_shared_bytes(variant, head_dim, torch.bfloat16, on_hopper=True) <= MAX_SHARED_BYTES
 
 
 def default(shape: Shape) -> Variant:
@@ -113,12 +109,11 @@ def shape_class(shape: Shape) -> str:
         "rows": _name_class(shape["num_rows"], ROW_BORDERS),
         "keys": _name_class(shape["num_keys"], KEY_BORDERS),
     }
-    flags = [name for name in ("window", "branches") if shape.get(name)]
-    return " ".join([*(f"{name}={value}" for name, value in parts.items()), *flags])
+    return " ".join([*(f"{name}={value}" for name, value in parts.items()), *(["window"] if shape["window"] else [])])
 
 
 def fit_to_card(
-    variant: Variant, head_dim: int, dtype: torch.dtype, has_tree: bool, on_hopper: bool, most_shared_bytes: int
+    variant: Variant, head_dim: int, dtype: torch.dtype, on_hopper: bool, most_shared_bytes: int
 ) -> Variant:
     """Reduce the stages to the card's shared memory, and the tiles too if that is not enough.
 
@@ -127,16 +122,15 @@ def fit_to_card(
     fit = dict(variant)
     if dtype == torch.float32:
         fit |= {"rows": min(fit["rows"], 32), "keys": 32}
-    while fit["num_stages"] > 1 and count_shared_bytes(fit, head_dim, dtype, has_tree, on_hopper) > most_shared_bytes:
+    while fit["num_stages"] > 1 and count_shared_bytes(fit, head_dim, dtype, on_hopper) > most_shared_bytes:
         fit["num_stages"] -= 1
-    while fit["keys"] > 16 and count_shared_bytes(fit, head_dim, dtype, has_tree, on_hopper) > most_shared_bytes:
+    while fit["keys"] > 16 and count_shared_bytes(fit, head_dim, dtype, on_hopper) > most_shared_bytes:
         fit["keys"] //= 2
     return fit
 
 
-def count_shared_bytes(variant: Variant, head_dim: int, dtype: torch.dtype, has_tree: bool, on_hopper: bool) -> int:
-    """Return the shared memory of a block: queries, tiles of keys and values in flight, softmax weights, words of a
-    tree.
+def count_shared_bytes(variant: Variant, head_dim: int, dtype: torch.dtype, on_hopper: bool) -> int:
+    """Return the shared memory of a block: queries, tiles of keys and values in flight, and softmax weights.
 
     This is how Triton 3.9 allocates it. Operands of a warpgroup's product stay in shared memory, so a tile is held for
     each stage. Other operands go to registers one stage earlier, and softmax weights pass through shared memory.
@@ -145,8 +139,7 @@ def count_shared_bytes(variant: Variant, head_dim: int, dtype: torch.dtype, has_
     by_warpgroup = on_hopper and rows >= WARPGROUP_ROWS and variant["num_warps"] >= 4 and dtype.itemsize == 2
     num_tiles = 2 * (num_stages if by_warpgroup else max(1, num_stages - 1))
     numbers = (rows + num_tiles * keys) * head_dim + (0 if by_warpgroup else rows * keys)
-    words = (keys // TREE_BITS + 2) * rows * num_stages if has_tree else 0
-    return numbers * dtype.itemsize + words * 8 + EXTRA_SHARED_BYTES
+    return numbers * dtype.itemsize + EXTRA_SHARED_BYTES
 
 
 def _choose_chunk(num_keys: int, most: int) -> int:

@@ -25,7 +25,6 @@ ONE: dict[str, int] = {
     "page_size": 8,
     "window": 0,
     "places": 1,
-    "branches": 0,
 }
 
 

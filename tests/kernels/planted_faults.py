@@ -51,12 +51,6 @@ FAULTS = [
         {"window": 20},
     ),
     Fault("paged_attention", "(page.to(tl.int64) * PAGE_SIZE", "(page.to(tl.int64) * (PAGE_SIZE + 1)"),
-    Fault(
-        "paged_attention",
-        "bit = behind - (first + word) * BITS",
-        "bit = behind - (first + word) * BITS + 1",
-        {"branches": 3},
-    ),
     Fault("paged_attention", "heads = kv_head * GROUP + flat % GROUP", "heads = kv_head * GROUP + flat // GROUP"),
     Fault(
         "paged_attention",

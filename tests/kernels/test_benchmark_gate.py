@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from benchmarks.gpu.card import Call, Ceilings, Timing
-from benchmarks.gpu.edits import Unforked
 from benchmarks.gpu.engine import ScriptedDecoder, draw_ids, write
 from benchmarks.gpu.ops import measure_op
-from engine.runner.cuda_runner import runs_by_kernels
+from engine.runner.cuda_runner import can_run_kernels
 from engine.types import Draft, GenerationRequest
 from kernels.op import OP_NAMES, is_interpreting, load_op
 from tests.engine.cores import make_core
@@ -77,14 +76,14 @@ class Misremembering:
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
         text = [(each + 1) % VOCAB_SIZE if at in WRONG else each for at, each in enumerate(TEXT)]
-        return Draft.of(text[len(output_ids) :][:max_tokens], hazard=1e-6)
+        return Draft.from_tokens(text[len(output_ids) :][:max_tokens], hazard=1e-6)
 
 
 def test_the_kernels_passes_accept_what_the_text_does() -> None:
     script = ScriptedDecoder(tiny_decoder(num_layers=1, head_dim=16))
     script.follow(TEXT)
     core = make_core(model=script, rows_are_free=True)
-    assert runs_by_kernels(script, core.config)
-    written = write(core, GenerationRequest([3, 4, 5, 6], len(TEXT)), Unforked(Misremembering()), script)
+    assert can_run_kernels(script, core.config)
+    written = write(core, GenerationRequest([3, 4, 5, 6], len(TEXT)), Misremembering(), script)
     assert written.token_ids == tuple(TEXT)
     assert written.passes == [(23, 0), (22, 8), (13, 0), (12, 12)]  # each pass gives one more than it accepts

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kernels.op import Op, Shape, Variant, is_interpreting
-from kernels.paged_attention import TREE_BITS, variants
+from kernels.paged_attention import variants
 from kernels.paged_attention.op import CHUNKS_AT_ONCE, HOPPER, OP, SEQS_AT_ONCE
 from kernels.rope_write.op import OP as ROPE_WRITE
 from kernels.span_placement.op import OP as SPAN_PLACEMENT
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.skipif(is_interpreting(), reason="compiles, which the i
 SHARED_BYTES = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024}
 """What a block may take, by compute capability: A100, L4 and RTX 4090, H100 and H200."""
 
-TYPES = {"levels": "*fp32", "tree": "*i64", "scale": "fp32"}
-PLAIN = {"num_seqs", "num_tokens", "num_words", "page_stride", "num_places", "chunk", "num_chunks", "num_rows"}
+TYPES = {"levels": "*fp32", "scale": "fp32"}
+PLAIN = {"num_seqs", "num_tokens", "page_stride", "num_places", "chunk", "num_chunks", "num_rows"}
 """Numbers that are not known to be multiples of 16."""
 
 
@@ -56,7 +56,6 @@ def attend(shape: Shape, variant: Variant, capability: int, dtype: str = "bf16")
     """The kernel of a shape whose sequences have several blocks and chunks."""
     from kernels.paged_attention.kernel import attention_kernel as kernel
 
-    has_tree = bool(shape["branches"])
     constants: dict[str, Any] = {
         "SLOT_STRIDE": shape["num_kv_heads"] * shape["head_dim"],
         "HEAD_STRIDE": shape["head_dim"],
@@ -64,7 +63,6 @@ def attend(shape: Shape, variant: Variant, capability: int, dtype: str = "bf16")
         "HEAD_DIM": shape["head_dim"],
         "PAGE_SIZE": shape["page_size"],
         "WINDOW": shape["window"],
-        "TREE_BITS": TREE_BITS if has_tree else 0,
         "ROWS": variant["rows"],
         "KEYS": variant["keys"],
         "IS_CUT": bool(variant["chunk"]),
@@ -72,12 +70,11 @@ def attend(shape: Shape, variant: Variant, capability: int, dtype: str = "bf16")
         "ONE_SEQ": False,
         "LANES": SEQS_AT_ONCE,
     }
-    constants |= {} if has_tree else {"tree": None, "tree_starts": None}
     constants |= {} if variant["chunk"] else {"levels": None}
     types = dict.fromkeys(("query", "keys", "values"), f"*{dtype}") | {
         "out": "*fp32" if variant["chunk"] else f"*{dtype}"
     }
-    types |= dict.fromkeys(("page_table", "query_starts", "seq_lens", "key_ends", "tree_starts"), "*i32")
+    types |= dict.fromkeys(("page_table", "query_starts", "key_ends"), "*i32")
     stages = {name: variant[name] for name in ("num_warps", "num_stages")}
     return compiled(kernel, constants, types, capability, enable_fp_fusion=True, **stages)
 
@@ -90,7 +87,7 @@ def with_shape(num_rows: int, heads: int, **others: int) -> Shape:
 
 def check(shape: Shape, capability: int, dtype: torch.dtype = torch.bfloat16) -> Compiled:
     """What is reckoned beforehand is enough, and no more than the card has."""
-    card, rest = SHARED_BYTES[capability], (dtype, bool(shape["branches"]), capability // 10 == HOPPER)
+    card, rest = SHARED_BYTES[capability], (dtype, capability // 10 == HOPPER)
     variant = variants.fit_to_card(OP.default(shape), shape["head_dim"], *rest, card)
     found = attend(shape, variant, capability, {torch.bfloat16: "bf16", torch.float32: "fp32"}[dtype])
     assert found.shared_bytes <= variants.count_shared_bytes(variant, shape["head_dim"], *rest) <= card
@@ -111,7 +108,6 @@ def test_a_verify_pass_on_hopper_keeps_loads_of_16_bytes_in_flight_and_multiplie
     "shape",
     [
         *(with_shape(rows, heads) for rows in (1, 16, 64, 1024) for heads in range(3)),
-        with_shape(64, 2, branches=2),
         with_shape(64, 2, window=4096),
         with_shape(64, 2, head_dim=256),
         with_shape(1, 2, head_dim=256, group=8),

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from kernels.op import Shape, is_interpreting
 from kernels.paged_attention import (
-    TREE_BITS,
     PagedBatch,
     make_causal_key_ends,
     reference,
@@ -27,14 +26,10 @@ from kernels.paged_attention.op import OP
 from tests.kernels.paged_batches import ONE, TINY, assert_near, inputs_of
 
 
-def places_seen(batch: PagedBatch, seq: int, row: int, window: int | None) -> list[int]:
+def places_seen(batch: PagedBatch, row: int, window: int | None) -> list[int]:
     """By the words of `PagedBatch`."""
     end = int(batch.key_ends[row])
     seen = set(range(max(0, end - window) if window else 0, end))
-    if batch.tree is not None and batch.tree_starts is not None:
-        for bit in range(batch.tree.shape[1] * TREE_BITS):
-            if int(batch.tree[row, bit // TREE_BITS]) >> bit % TREE_BITS & 1:
-                seen.add(int(batch.tree_starts[seq]) + bit)
     return sorted(seen)
 
 
@@ -44,7 +39,7 @@ def by_loop(query: Tensor, pool_keys: Tensor, pool_values: Tensor, batch: PagedB
     group = query.shape[1] // pool_keys.shape[1]
     for seq in range(batch.num_seqs):
         for row in range(int(batch.query_starts[seq]), int(batch.query_starts[seq + 1])):
-            pages = [divmod(place, batch.page_size) for place in places_seen(batch, seq, row, window)]
+            pages = [divmod(place, batch.page_size) for place in places_seen(batch, row, window)]
             slots = [int(batch.page_table[seq, page]) * batch.page_size + slot for page, slot in pages]
             for head in range(query.shape[1] if slots else 0):
                 keys, values = (pool[slots, head // group].double() for pool in (pool_keys, pool_values))
@@ -59,7 +54,6 @@ REFERENCE_SHAPES: tuple[dict[str, int], ...] = (
     ONE,
     ONE | {"num_seqs": 3, "num_rows": 9, "uneven": 3, "num_kv_heads": 2},
     ONE | {"num_rows": 7, "places": 3, "window": 6},
-    ONE | {"num_rows": 70, "num_keys": 90, "branches": 3, "window": 5, "group": 1},
 )
 
 
@@ -67,18 +61,6 @@ REFERENCE_SHAPES: tuple[dict[str, int], ...] = (
 def test_the_reference_is_the_loop_over_what_each_row_sees(shape: Shape) -> None:
     inputs = inputs_of(shape, torch.float64)
     assert_near(reference.naive_paged_attention(**inputs), by_loop(**inputs), 1e-12)
-
-
-def test_no_row_sees_a_place_behind_the_words_of_a_mask() -> None:
-    """A pass is padded to the words of its longest fork: others' keys may reach further, or begin at place 0."""
-    inputs = inputs_of(ONE | {"num_rows": 70, "num_keys": 90, "branches": 3, "group": 1}, torch.float64)
-    batch = inputs["batch"]
-    assert batch.tree is not None
-    short = replace(batch, tree=batch.tree[:, :1].contiguous(), tree_starts=torch.zeros_like(batch.tree_starts))
-    assert batch.max_seq_len > TREE_BITS
-    assert_near(
-        reference.naive_paged_attention(**inputs | {"batch": short}), by_loop(**inputs | {"batch": short}), 1e-12
-    )
 
 
 @pytest.mark.skipif(is_interpreting(), reason="the interpreter runs the kernel on a CPU")
@@ -93,7 +75,7 @@ def test_the_cost_counts_what_rows_see(shape: Shape) -> None:
     batch, num_pairs, num_keys, num_pages = inputs["batch"], 0, 0, 0
     for seq in range(batch.num_seqs):
         rows = range(int(batch.query_starts[seq]), int(batch.query_starts[seq + 1]))
-        seen = [places_seen(batch, seq, row, inputs["window"]) for row in rows]
+        seen = [places_seen(batch, row, inputs["window"]) for row in rows]
         num_pairs += sum(map(len, seen))
         num_keys += len(set().union(*seen))
         num_pages += len({place // batch.page_size for each in seen for place in each})
@@ -101,13 +83,13 @@ def test_the_cost_counts_what_rows_see(shape: Shape) -> None:
     cost = OP.cost(shape, torch.float16)
     assert cost.num_flops == 4 * shape["group"] * head_numbers * num_pairs
     of_floats = 2 * (2 * head_numbers * num_keys + 2 * inputs["query"].numel())
-    others = (batch.query_starts, batch.seq_lens, batch.key_ends, batch.tree_starts, batch.tree)
-    assert cost.num_bytes == of_floats + 4 * num_pages + sum(each.nbytes for each in others if each is not None)
+    others = (batch.query_starts, batch.seq_lens, batch.key_ends)
+    assert cost.num_bytes == of_floats + 4 * num_pages + sum(each.nbytes for each in others)
 
 
 def test_scattered_rows_end_each_part_of_a_sequence() -> None:
     (layout,) = make_layouts(ONE | {"num_rows": 6, "num_keys": 30, "places": 3})
-    assert layout == Layout(30, (9, 10, 19, 20, 29, 30), window=0, branches=0)
+    assert layout == Layout(30, (9, 10, 19, 20, 29, 30), window=0)
     assert (layout.num_visible_pairs, layout.num_keys) == (117, 30)
 
 
@@ -139,13 +121,13 @@ def test_classes_are_told_apart_by_their_ends() -> None:
 
 def test_a_launch_fits_the_shared_memory_of_its_card() -> None:
     large = TINY | {"rows": 128, "keys": 128, "num_stages": 3}
-    for most, on_hopper, has_tree in ((227, True, True), (163, False, False), (99, False, True), (64, False, True)):
+    for most, on_hopper in ((227, True), (163, False), (99, False), (64, False)):
         for head_dim, dtype in product((64, 128, 256), (torch.bfloat16, torch.float32)):
-            fit = variants.fit_to_card(large, head_dim, dtype, has_tree, on_hopper, most * 1024)
-            needed = variants.count_shared_bytes(fit, head_dim, dtype, has_tree, on_hopper)
+            fit = variants.fit_to_card(large, head_dim, dtype, on_hopper, most * 1024)
+            needed = variants.count_shared_bytes(fit, head_dim, dtype, on_hopper)
             assert needed <= most * 1024 or (fit["keys"], fit["num_stages"]) == (16, 1)
-    assert variants.fit_to_card(large, 64, torch.bfloat16, True, True, 227 * 1024) == large
-    assert variants.fit_to_card(large, 128, torch.bfloat16, False, False, 99 * 1024) == large | {
+    assert variants.fit_to_card(large, 64, torch.bfloat16, True, 227 * 1024) == large
+    assert variants.fit_to_card(large, 128, torch.bfloat16, False, 99 * 1024) == large | {
         "keys": 64,
         "num_stages": 1,
     }
@@ -167,8 +149,6 @@ BROKEN_BATCHES: dict[str, dict[str, Any]] = {
     "query_starts is": {"query_starts": torch.zeros(3, dtype=torch.int32)},
     "as many key_ends": {"key_ends": torch.zeros(2, dtype=torch.int32)},
     "max_seq_len is 41": {"max_seq_len": 41},
-    "or neither": {"tree": torch.zeros(3, 1, dtype=torch.int64)},
-    "num_words": {"tree": torch.zeros(2, 1, dtype=torch.int64), "tree_starts": torch.zeros(1, dtype=torch.int32)},
 }
 
 
@@ -186,9 +166,7 @@ def test_a_batch_that_does_not_fit_is_an_error(message: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of FlexAttention's import
-@pytest.mark.parametrize(
-    "shape", [REFERENCE_SHAPES[1], REFERENCE_SHAPES[2] | {"window": 0}, ONE | {"branches": 2}], ids=str
-)
+@pytest.mark.parametrize("shape", [REFERENCE_SHAPES[1], REFERENCE_SHAPES[2] | {"window": 0}], ids=str)
 def test_torchs_ways_are_the_reference(shape: Shape) -> None:
     inputs = inputs_of(shape)
     ways = OP.torch_baselines(inputs)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernels import parity
 from kernels.op import Shape, Variant, is_interpreting
-from kernels.paged_attention import TREE_BITS, PagedBatch, reference, run_paged_attention
+from kernels.paged_attention import PagedBatch, reference, run_paged_attention
 from kernels.paged_attention.op import CHUNKS_AT_ONCE, OP
 from tests.kernels.paged_batches import CPU, CUT, ONE, TINY, assert_near, inputs_of
 
@@ -37,12 +37,9 @@ on_both = pytest.mark.parametrize(
 )
 
 
-# Each combination once: heads by group and width; what rows see by window, places and branches; pages by tile.
+# Each combination once: heads by group and width; what rows see by window and places; pages by tile.
 HEADS = [*product((1, 2, 6, 7, 8), (64,)), (7, 128), (2, 256)]
-SIGHTS: list[dict[str, int]] = [
-    {"window": window, "places": places, "branches": branches}
-    for window, (places, branches) in product((0, 13), ((1, 0), (3, 0), (1, 3)))
-]
+SIGHTS: list[dict[str, int]] = [{"window": window, "places": places} for window, places in product((0, 13), (1, 3))]
 
 
 @on_both
@@ -68,12 +65,6 @@ def test_lengths_at_borders_of_tiles_pages_and_chunks(num_keys: int, device: tor
     for num_rows in {1, min(num_keys, 16), min(num_keys, 17)}:
         shape = ONE | {"num_rows": num_rows, "num_keys": num_keys, "group": 1, "page_size": 16}
         parity.assert_equal(OP, shape, torch.float32, device, CUT)
-
-
-@on_both
-def test_a_tree_of_more_rows_than_a_word_has_bits(device: torch.device) -> None:
-    shape = ONE | {"num_rows": TREE_BITS + 2, "num_keys": 70, "branches": 1, "group": 1}
-    parity.assert_equal(OP, shape, torch.float32, device, CUT | {"rows": 64, "keys": 32})
 
 
 @on_both
@@ -107,16 +98,12 @@ def test_more_chunks_than_the_merge_takes_at_once(device: torch.device) -> None:
 
 def drawn_batch(draw: st.DrawFn) -> tuple[PagedBatch, int | None]:
     """Any batch: rows that see anything of their sequence in any order, or nothing; sequences without rows."""
-    page_size, num_words = draw(st.sampled_from([1, 3, 16])), draw(st.sampled_from([0, 0, 1, 2]))
+    page_size = draw(st.sampled_from([1, 3, 16]))
     lens = draw(st.lists(st.integers(1, 70), min_size=1, max_size=3))
-    starts, ends, tree, tree_starts = [0], [], [], []
+    starts: list[int] = [0]
+    ends: list[int] = []
     for seq_len in lens:
-        tree_starts.append(draw(st.integers(0, seq_len)) if num_words else seq_len)
-        num_ahead = seq_len - tree_starts[-1]
-        for _ in range(draw(st.integers(0, 12))):
-            ends.append(draw(st.integers(0, tree_starts[-1])))
-            own = draw(st.integers(0, 2 ** min(num_ahead, num_words * TREE_BITS) - 1))
-            tree.append([own >> TREE_BITS * word & 2**TREE_BITS - 1 for word in range(num_words)])
+        ends += draw(st.lists(st.integers(0, seq_len), max_size=12))
         starts.append(len(ends))
     num_pages = [-(-seq_len // page_size) for seq_len in lens]
     pages = iter(draw(st.permutations(range(sum(num_pages)))))
@@ -134,8 +121,6 @@ def drawn_batch(draw: st.DrawFn) -> tuple[PagedBatch, int | None]:
         page_size=page_size,
         max_query_len=max(1, *(last - first for first, last in pairwise(starts))) + slack,
         max_seq_len=max(num_pages) * page_size,
-        tree_starts=ints(tree_starts) if num_words else None,
-        tree=torch.tensor(tree, dtype=torch.int64).view(len(ends), num_words) if num_words else None,
     )
     return batch, draw(st.sampled_from([None, 1, 20]))
 
