@@ -93,7 +93,7 @@ def check_pages(
 def check_tables(
     pool: PagePool, cache: PrefixCache, tables: Collection[PageTable], copies: Collection[PageCopy]
 ) -> None:
-    """Tables hold what they need and write only to pages of their own."""
+    """Assert that tables hold what they need and write only to pages of their own."""
     for table in tables:
         num_whole = table.num_exact // cache.page_size
         assert len(table.last_page_ids) == table.num_exact % cache.page_size

@@ -1,4 +1,4 @@
-"""Reuse of KV across turns: what is stored of earlier prompts, what of it a prompt can take, what is run again."""
+"""Reuse of KV across turns: which stored KV of earlier prompts a prompt takes, and which tokens are computed again."""
 
 from engine.reuse.plan import ReusePlan, plan_reuse
 from engine.types import EXACT, Match, PromptSegment, RecomputeReason, Reuse, ReuseMode

@@ -1,9 +1,9 @@
 """Disk tier of the span store: files of entries, written in the background.
 
-    magic, version, length of the header, length of the payload | fingerprint | what `SpanHeader` has | token ids
-    | digest of all behind the header | digest of the header | zeros up to a multiple of `ALIGNMENT` | payload
+    magic, version, length of the header, length of the payload | fingerprint | the fields of `SpanHeader` | token ids
+    | digest of all after the header | digest of the header | zeros up to a multiple of `ALIGNMENT` | payload
 
-A digest is an HMAC with the folder's key: who can write there and does not have the key can plant no KV.
+A digest is an HMAC with the folder's key, so a process without the key cannot write KV that is accepted.
 All numbers are little-endian. The payload begins at a multiple of a memory page, so that a file can be mapped.
 """
 
@@ -29,12 +29,12 @@ from kernels.atomic_file import PARTIAL, replace_file
 
 @dataclass(frozen=True, slots=True)
 class SpanHeader:
-    """What an entry is: all that its KV depends on, beside the model's fingerprint.
+    """The identity of an entry: all that its KV depends on, besides the model's fingerprint.
 
-    root: the digest of the root, in which no tenant's salt can be read. record, start: the prompt that it was computed
-    in, and where it stood there; with them, no two entries are the same. dtype: torch's name of it, without `torch.`.
-    num_layers, num_kv_heads, head_dim: the KV is [2 (keys before RoPE, values), num_layers, num_tokens, num_kv_heads,
-    head_dim]. token_ids: as little-endian uint32.
+    root: the digest of the root, from which no tenant's salt can be read. record, start: the prompt that it was
+    computed in, and its position there; with them, no two entries are equal. dtype: torch's name of it, without
+    `torch.`. num_layers, num_kv_heads, head_dim: the KV is [2 (keys before RoPE, values), num_layers, num_tokens,
+    num_kv_heads, head_dim]. token_ids: as little-endian uint32.
     """
 
     root: bytes
@@ -55,23 +55,23 @@ class SpanHeader:
 
 
 class KVTier(Protocol):
-    """A place that keeps entries' KV for a while, up to `capacity_bytes` of them. None of its methods raises.
+    """Keeps entries' KV for a while, up to `capacity_bytes`. None of its methods raises.
 
     It may forget an entry at any time. `get` and `put` are called from different threads.
     """
 
     @property
     def capacity_bytes(self) -> int:
-        """How much it keeps."""
+        """The most bytes that it keeps."""
 
     def put(self, header: SpanHeader, payload: memoryview) -> bool:
-        """Keep an entry's KV, the bytes of its tensor; False: that could not be done."""
+        """Keep an entry's KV, the bytes of its tensor; return whether that succeeded."""
 
     def get(self, header: SpanHeader) -> memoryview | None:
-        """The KV of the entry that has exactly this header; None: it is not there, or not as it was put."""
+        """Return the KV of the entry with exactly this header; None if it is missing or damaged."""
 
     def headers(self) -> Iterable[SpanHeader]:
-        """What it keeps of this model, the least recently used first."""
+        """Return the headers of this model's entries, the least recently used first."""
 
 
 MAGIC = b"HUNKSPAN"
@@ -81,7 +81,7 @@ VERSION = 2
 ALIGNMENT = 4096
 
 DIGEST_BYTES = 32
-"""SHA-256, which processors have an instruction for: 1.8 GB/s, blake2b 0.6."""
+"""SHA-256, for which processors have an instruction: 1.8 GB/s, blake2b 0.6."""
 
 _PREAMBLE = struct.Struct("<8sIIQ")
 _FIELDS = struct.Struct("<32s32sQQIIIII16s")
@@ -92,7 +92,7 @@ class NotThisSpan(Exception):
 
 
 def encode_head(header: SpanHeader, fingerprint: bytes, payload: memoryview, key: bytes) -> bytes:
-    """What stands before the payload. fingerprint: of the model."""
+    """Return the bytes before the payload. fingerprint: of the model."""
     assert len(payload) == header.num_bytes, "the payload is not the header's"
     described = describe(header, fingerprint)
     padding = bytes(-(len(described) + 2 * DIGEST_BYTES) % ALIGNMENT)
@@ -101,7 +101,7 @@ def encode_head(header: SpanHeader, fingerprint: bytes, payload: memoryview, key
 
 
 def describe(header: SpanHeader, fingerprint: bytes) -> bytes:
-    """The header without its digests: as good as a name of the entry."""
+    """Return the header without its digests, which identifies the entry."""
     fields = _FIELDS.pack(
         _model(fingerprint),
         header.root,
@@ -119,13 +119,13 @@ def describe(header: SpanHeader, fingerprint: bytes) -> bytes:
 
 
 def file_bytes(header: SpanHeader) -> int:
-    """How long an entry's file is."""
+    """Return the length of an entry's file."""
     num_head = _PREAMBLE.size + _FIELDS.size + len(header.token_ids) + 2 * DIGEST_BYTES
     return num_head + -num_head % ALIGNMENT + header.num_bytes
 
 
 def payload_of(content: memoryview, header: SpanHeader, fingerprint: bytes, key: bytes) -> memoryview:
-    """The payload of a whole file; raises NotThisSpan unless every byte is as it was written, and of this entry."""
+    """Return the payload of a whole file; raises NotThisSpan unless every byte is as written, and of this entry."""
     expected = describe(header, fingerprint)
     if len(content) != file_bytes(header) or content[: len(expected)] != expected:
         raise NotThisSpan("another entry, another model's or another version's, or cut off")
@@ -137,7 +137,7 @@ def payload_of(content: memoryview, header: SpanHeader, fingerprint: bytes, key:
 
 
 def decode_header(head: memoryview, num_bytes: int, fingerprint: bytes, key: bytes) -> SpanHeader:
-    """The header of a file of `num_bytes`, from its first bytes. Raises NotThisSpan; the payload is not looked at."""
+    """Return the header of a file of `num_bytes`, from its first bytes. Raises NotThisSpan; the payload is not read."""
     num_head, num_payload = _lengths(head, num_bytes)
     _check_head(head, num_head, key)
     model, root, record, start, generation, *shape, dtype = _FIELDS.unpack_from(head, _PREAMBLE.size)
@@ -162,7 +162,7 @@ def decode_header(head: memoryview, num_bytes: int, fingerprint: bytes, key: byt
 
 
 def _lengths(head: memoryview, num_bytes: int) -> tuple[int, int]:
-    """The lengths of header and payload, which must be those of a file of `num_bytes`."""
+    """Return the lengths of header and payload; raises NotThisSpan unless they fit a file of `num_bytes`."""
     if len(head) < _PREAMBLE.size:
         raise NotThisSpan("too short")
     magic, version, num_head, num_payload = _PREAMBLE.unpack_from(head)
@@ -195,10 +195,10 @@ log = logging.getLogger(__name__)
 SUFFIX = ".kv"
 
 FILLED_TO = 0.9
-"""Share of the capacity that is left in use when files are removed, so that not every write looks at them all."""
+"""The share of the capacity that stays in use when files are removed, so that not every write lists them all."""
 
 ABANDONED_S = 3600.0
-"""Age of a file that was begun and not finished, from which on nobody is writing it."""
+"""The age from which on an unfinished file is not being written any more."""
 
 LONGEST_HEAD = 16 * ALIGNMENT
 """Bytes of a file that are read for its header."""
@@ -207,16 +207,16 @@ LONGEST_HEAD = 16 * ALIGNMENT
 class DiskTier:
     """A `KVTier` in a folder; `fingerprint` is the model's (weights, tokenizer, RoPE, dtype), `key` the folder's own.
 
-    A file gets its name when it is whole, and its time of change says when it was last used, so that it survives a
-    crash and several processes can share the folder. Nothing is synchronised to the disk: what a loss of power leaves
-    half-written has a wrong checksum, and a damaged, foreign or vanished file is an entry that is not there.
+    A file gets its name when it is complete, and its modification time is that of its last use, so that it survives a
+    crash and several processes can share the folder. Nothing is synchronised to the disk: a file that a loss of power
+    leaves incomplete has a wrong checksum, and a damaged, foreign or missing file counts as an absent entry.
     """
 
     def __init__(self, folder: Path, capacity_bytes: int, fingerprint: bytes, key: bytes = b"") -> None:
-        """The folder need not exist. Prompts can be read in it, so one that is there is closed to other users.
+        """The folder need not exist. Prompts can be read in it, so an existing one is closed to other users.
 
-        One that belongs to another user is not used.
-        Without a key, who can write into the folder can plant KV.
+        A folder that belongs to another user is not used. Without a key, whoever can write into the folder can plant
+        KV.
         """
         if capacity_bytes < 1:
             raise ValueError(f"capacity_bytes is {capacity_bytes}; it must be at least 1")
@@ -231,7 +231,7 @@ class DiskTier:
         self._room = 0  # bytes that can be written before the files are looked at
 
     def put(self, header: SpanHeader, payload: memoryview) -> bool:
-        """Write the entry's file, all or nothing, and remove the least recently used ones where the room is needed."""
+        """Write the entry's file, all or nothing, removing the least recently used ones if room is needed."""
         head = encode_head(header, self._fingerprint, payload, self._key)
         try:
             self._make_room(len(head) + len(payload))
@@ -248,7 +248,7 @@ class DiskTier:
     def get(self, header: SpanHeader) -> memoryview | None:
         """Read an entry's file and check all of it.
 
-        It is read, not mapped: a mapped file that another process cuts short ends this one.
+        It is read, not mapped: a mapped file that another process truncates would end this one.
         """
         if not self._is_ours:
             return None
@@ -267,7 +267,7 @@ class DiskTier:
         return payload
 
     def headers(self) -> Iterator[SpanHeader]:
-        """What the folder has of this model; reads the beginning of every file."""
+        """Yield the headers of this model's entries; reads the beginning of every file."""
         with suppress(OSError):
             if not self._is_ours:
                 return
@@ -288,12 +288,12 @@ class DiskTier:
         self._is_ours = True
 
     def _path(self, header: SpanHeader) -> Path:
-        """Where an entry is; its name is a digest of the header."""
+        """Return the path of an entry; its name is a digest of the header."""
         name = blake2b(describe(header, self._fingerprint), digest_size=16).hexdigest()
         return self.folder / (name + SUFFIX)
 
     def _make_room(self, num_bytes: int) -> None:
-        """Remove files until this one fits. What other processes write is seen at every sixteenth of the capacity."""
+        """Remove files until this one fits. Files of other processes are seen at every sixteenth of the capacity."""
         if num_bytes > self.capacity_bytes:
             raise OSError(f"an entry of {num_bytes} bytes is more than the {self.capacity_bytes} that it may take")
         self._room -= num_bytes
@@ -311,7 +311,7 @@ class DiskTier:
         self._room = min(self.capacity_bytes - num_used - num_bytes, self.capacity_bytes // 16)
 
     def _files(self) -> list[tuple[int, int, Path]]:
-        """When each file was last used, its size, and where it is; removes what was begun and never finished."""
+        """Return each file's last use, size and path; removes files that were never finished."""
         files = []
         with suppress(FileNotFoundError), os.scandir(self.folder) as found:
             for each in found:
@@ -350,11 +350,11 @@ def _make_private(folder: Path) -> None:
 
 
 MOST_WAITING_BYTES = 1 << 28
-"""Of entries that have left the store's memory and are not written yet: about forty of a model of 1.5B."""
+"""The most bytes of evicted entries that wait to be written: about forty entries of a 1.5B model."""
 
 
 class WriteBack:
-    """A `KVTier` before another one. What waits to be written can be had from here.
+    """A `KVTier` that writes to another one in the background. Waiting entries can be read from here.
 
     num_dropped: entries that were not taken because too much waited. num_faults: those that the tier did not take.
     """
@@ -373,11 +373,11 @@ class WriteBack:
 
     @property
     def capacity_bytes(self) -> int:
-        """That of the tier."""
+        """The capacity of the tier."""
         return self.tier.capacity_bytes
 
     def put(self, header: SpanHeader, payload: memoryview) -> bool:
-        """Have an entry written soon; False: it is dropped."""
+        """Queue an entry for writing; False: it is dropped."""
         with self._changed:
             if header in self._waiting:
                 return True
@@ -390,13 +390,13 @@ class WriteBack:
         return True
 
     def get(self, header: SpanHeader) -> memoryview | None:
-        """What waits, or what the tier has."""
+        """Return a waiting entry, or the tier's."""
         with self._changed:
             waiting = self._waiting.get(header)
         return self.tier.get(header) if waiting is None else waiting
 
     def headers(self) -> Iterable[SpanHeader]:
-        """Those of the tier."""
+        """Return those of the tier."""
         return self.tier.headers()
 
     def flush(self) -> None:
@@ -405,7 +405,7 @@ class WriteBack:
             self._changed.wait_for(lambda: not self._waiting)
 
     def close(self) -> None:
-        """Write what waits, and take no more."""
+        """Write what waits, and accept no more."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Work for idle time: exact recomputation of reused KV, and audits of the approximation."""
+"""Work for idle time: exact recomputation of prompts that reused KV, and audits of the approximation."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from engine.token_prefix import count_common_prefix
 from engine.types import GenerationRequest, ReuseMode, TokenLogprob
 
 MOST_TASKS = 8
-"""Tasks that are kept; the oldest goes first: a prompt answered long ago is seldom the beginning of the next one."""
+"""Tasks that are kept; the oldest is dropped: a prompt answered long ago is seldom the beginning of the next one."""
 
 LEAST_ALIKE = 0.5
-"""Share of a prompt's tokens that a newer one begins with where it is taken for the same conversation's next turn."""
+"""A newer prompt that begins with this share of an older one's tokens is taken as the next turn of its conversation."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IdleTask:
-    """A request that took over KV and is over: its prompt is to be run exactly.
+    """A finished request that reused KV, whose prompt is to be run exactly.
 
-    root: the key under which its KV is shared. audited_ids: the beginning of its output where its answer is to be
-    compared with that of an exact run, else nothing. approximate: what those tokens got on KV that was taken over, once
-    they have been run so.
+    root: the key under which its KV is shared. audited_ids: the beginning of its output, if its answer is to be
+    compared with that of an exact run, else nothing. approximate: the log-probabilities of those tokens on reused KV,
+    once they are computed.
     """
 
     request: GenerationRequest
@@ -34,17 +34,17 @@ class IdleTask:
 
     @property
     def is_to_be_compared(self) -> bool:
-        """Whether it is to be run on KV that is taken over first."""
+        """Whether it must first be run on reused KV."""
         return bool(self.audited_ids) and not self.approximate
 
 
 @dataclass(slots=True)
 class IdleCounts:
-    """Of idle work since the start.
+    """Counts of idle work since the start.
 
-    `rebuilt` prompts have exact KV now, which took `rebuilt_tokens` runs of a token; `interrupted` counts how often
-    one had to make way, `superseded` those that a newer prompt of the same beginning made useless, `dropped` those for
-    which there was no room or that could not be run. `audited` answers were compared.
+    `rebuilt`: prompts that now have exact KV, which took `rebuilt_tokens` computed tokens. `interrupted`: how often a
+    task was preempted. `superseded`: tasks that a newer prompt with the same beginning made useless. `dropped`: tasks
+    for which there was no room or that could not be run. `audited`: answers that were compared.
     """
 
     rebuilt: int = 0
@@ -56,10 +56,7 @@ class IdleCounts:
 
 
 class IdleQueue:
-    """Tasks, the newest first.
-
-    Not thread-safe.
-    """
+    """Tasks, the newest first. Not thread-safe."""
 
     def __init__(self, counts: IdleCounts, most: int = MOST_TASKS) -> None:
         assert most > 0, "a queue that holds nothing"
@@ -71,7 +68,7 @@ class IdleQueue:
         return len(self._tasks)
 
     def push(self, task: IdleTask) -> None:
-        """Add a task that is newer than all others; those of prompts that begin alike are of no use any more."""
+        """Add the newest task; tasks of older prompts of the same conversation are removed."""
         kept = [each for each in self._tasks if not _supersedes(task, each)]
         self._counts.superseded += len(self._tasks) - len(kept)
         kept.append(task)
@@ -79,11 +76,11 @@ class IdleQueue:
         self._tasks = kept[-self._most :]
 
     def pop(self) -> IdleTask | None:
-        """Take the newest task out, None if there is none."""
+        """Remove and return the newest task; None if there is none."""
         return self._tasks.pop() if self._tasks else None
 
     def clear(self) -> None:
-        """Without any task."""
+        """Remove all tasks."""
         self._tasks.clear()
 
 
@@ -95,30 +92,31 @@ def _supersedes(newer: IdleTask, older: IdleTask) -> bool:
 
 
 LIKELIEST = 20
-"""Tokens whose probabilities are compared one by one; the others are one."""
+"""Tokens whose probabilities are compared one by one; the others are compared as one."""
 
 MOST_CLASSES = 64
-"""Classes of one root that are told apart; later ones count as unnamed."""
+"""Classes of one root that are counted separately; later ones count as unnamed."""
 
 MOST_IN_ALL = 4096
 
 NEAR_TIE = 0.25
-"""Nats between two tokens up to which either may be the likeliest of an exact run: in bfloat16, whose logits move
-against one another by up to 1.6 %, three of 192 tokens differ between two ways to cut the same prompt into passes."""
+"""If two tokens are this near in an exact run (in nats), either may be the most likely: in bfloat16, whose logits move
+against each other by up to 1.6 %, three of 192 tokens differ between two ways to split the same prompt into passes."""
 
 LEAST_REST = 1e-9
-"""Less than this is left to the others by no model; what is computed to be less is rounding."""
+"""No model leaves less probability than this to the other tokens; a smaller computed value is rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditConfig:
-    """Which approximate answers are audited and what follows; raises ValueError where the numbers make no sense.
+    """Which approximate answers are audited and what follows; raises ValueError for values that make no sense.
 
-    share: of the approximate requests, drawn with `seed`. most_tokens: of an output that are compared. max_kl: of the
-    approximate distributions from the exact ones, the mean over tokens, in nats. min_agreement: the share of tokens at
-    which both have the same likeliest one, near ties aside. fewest_tokens: that are compared before the budget of a
-    class is raised, by `step_up`; after `calm_factor` times as many with at most half of either error it is lowered by
-    `step_down`, never below the mode's own. half_life: tokens after which an older comparison counts half.
+    share: of the approximate requests, drawn with `seed`. most_tokens: tokens of an output that are compared. max_kl:
+    of the approximate distributions from the exact ones, the mean over tokens, in nats. min_agreement: the share of
+    tokens at which both have the same most likely token, near ties excluded. fewest_tokens: tokens compared before the
+    budget of a class is raised, by `step_up`; after `calm_factor` times as many with at most half of either error it is
+    lowered by `step_down`, never below the mode's default. half_life: tokens after which an older comparison counts
+    half.
     """
 
     share: float = 0.0
@@ -158,7 +156,7 @@ class AuditClass:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Of the same tokens on exact and on approximate KV; `kl` is the sum over them, in nats."""
+    """The comparison of the same tokens on exact and on approximate KV; `kl` is the sum over them, in nats."""
 
     num_tokens: int
     num_agreed: int
@@ -167,10 +165,10 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class AuditEstimate:
-    """What is known of a class: the share of stored tokens that its requests run again beyond the mode's own, and the
-    running means of what was compared since that last changed.
+    """The estimate of a class: the share of stored tokens that its requests compute again beyond the mode's default,
+    and the running means of the comparisons since that share last changed.
 
-    num_tokens: of those means, older ones counting less.
+    num_tokens: the tokens of those means; older ones count less.
     """
 
     raised_by: float
@@ -181,9 +179,9 @@ class AuditEstimate:
 
 
 def compare(exact: Sequence[TokenLogprob], approximate: Sequence[TokenLogprob]) -> Comparison:
-    """Of two runs of the same tokens with the LIKELIEST ones at each.
+    """Compare two runs of the same tokens, each with the LIKELIEST tokens at every position.
 
-    The divergence is that of the tokens that both runs name and of all others as one, which is the true one at most.
+    The divergence is that of the tokens that both runs name and of all others as one, which is at most the true one.
     """
     pairs = list(zip(exact, approximate, strict=True))
     assert all(one.token_id == other.token_id and one.top and other.top for one, other in pairs), "of different runs"
@@ -192,13 +190,13 @@ def compare(exact: Sequence[TokenLogprob], approximate: Sequence[TokenLogprob]) 
 
 
 def _agree(exact: TokenLogprob, approximate: TokenLogprob) -> bool:
-    """Whether the likeliest token is the exact run's, or nearly as likely there."""
+    """Return whether the most likely token is the exact run's, or nearly as likely there."""
     (_, largest), chosen = exact.top[0], approximate.top[0][0]
     return dict(exact.top).get(chosen, -math.inf) >= largest - NEAR_TIE
 
 
 def _divergence(exact: Mapping[int, float], approximate: Mapping[int, float]) -> float:
-    """KL(exact || approximate) of two maps of token ids to logarithms of probabilities."""
+    """Return KL(exact || approximate) of two maps from token ids to log-probabilities."""
     named = exact.keys() & approximate.keys()
     total = sum(math.exp(exact[each]) * (exact[each] - approximate[each]) for each in named)
     rest, other_rest = (
@@ -208,7 +206,7 @@ def _divergence(exact: Mapping[int, float], approximate: Mapping[int, float]) ->
 
 
 class _Running:
-    """The running means of one class, and by how much its budget is raised."""
+    """The running means of one class, and the increase of its budget."""
 
     def __init__(self) -> None:
         self.get_raise = 0.0
@@ -216,7 +214,7 @@ class _Running:
         self._num_tokens = self._num_agreed = self._kl = 0.0
 
     def add(self, found: Comparison, half_life: int) -> None:
-        """Take a comparison in."""
+        """Add a comparison."""
         left = 0.5 ** (found.num_tokens / half_life)
         self.num_audits += 1
         self._num_tokens = self._num_tokens * left + found.num_tokens
@@ -224,19 +222,19 @@ class _Running:
         self._kl = self._kl * left + found.kl
 
     def raise_by(self, step: float) -> None:
-        """Change the budget; what was compared tells nothing of the new one."""
+        """Change the budget; earlier comparisons say nothing about the new one."""
         self.get_raise = min(1.0, max(0.0, self.get_raise + step))
         self._num_tokens = self._num_agreed = self._kl = 0.0
 
     def estimate(self) -> AuditEstimate:
-        """The means of nothing are those of a perfect match."""
+        """Return the means; without comparisons, those of a perfect match."""
         count = self._num_tokens or 1.0
         agreement = self._num_agreed / count if self._num_tokens else 1.0
         return AuditEstimate(self.get_raise, self.num_audits, self._num_tokens, self._kl / count, agreement)
 
 
 class AuditPolicy:
-    """Draws the requests to audit, and moves the budget of each class of them. Not thread-safe."""
+    """Draws the requests to audit, and adjusts the budget of each class. Not thread-safe."""
 
     def __init__(self, config: AuditConfig) -> None:
         self.config = config
@@ -245,16 +243,16 @@ class AuditPolicy:
         self._num_of_root: Counter[str] = Counter()
 
     def is_drawn(self) -> bool:
-        """Whether the approximate request that has just ended is one of the sample."""
+        """Draw whether the approximate request that has just ended is audited."""
         return self._random.random() < self.config.share
 
     def get_raise(self, of: AuditClass) -> float:
-        """The share of stored tokens that requests of this class run again beyond the mode's own."""
+        """Return the share of stored tokens that requests of this class compute again beyond the mode's default."""
         known = self._classes.get(self._limit_class(of))
         return 0.0 if known is None else known.get_raise
 
     def book(self, of: AuditClass, found: Comparison) -> None:
-        """Take a comparison in; raise or lower the budget of its class where enough of them say so."""
+        """Add a comparison; raise or lower the budget of its class if enough of them say so."""
         of = self._limit_class(of)
         if of not in self._classes:
             self._classes[of] = _Running()
@@ -268,13 +266,13 @@ class AuditPolicy:
             own.raise_by(-self.config.step_down)
 
     def estimates(self) -> dict[AuditClass, AuditEstimate]:
-        """What is known of each class."""
+        """Return the estimate of each class."""
         return {of: own.estimate() for of, own in self._classes.items()}
 
     def _limit_class(self, of: AuditClass) -> AuditClass:
-        """The class, or the unnamed one of its root where that has too many names: callers choose them.
+        """Return the class, or the unnamed one of its root if that has too many names, since callers choose them.
 
-        Of too many roots, all that came first are known, and later ones share a class.
+        If there are too many roots, the first ones are kept, and later ones share a class.
         """
         is_full = len(self._classes) >= MOST_IN_ALL
         if of in self._classes or (self._num_of_root[of.root] < MOST_CLASSES and not is_full):

@@ -1,4 +1,4 @@
-"""Runs idle work, one request at a time, while no other request waits."""
+"""Runs idle work, one request at a time, while no other request is pending."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from engine.types import EXACT, GenerationRequest, GenerationResult, Output, Reu
 
 @dataclass(frozen=True, slots=True)
 class IdleStats:
-    """`num_waiting` tasks are left; `counts` are those since the start; `audits` by class of requests."""
+    """`num_waiting`: tasks that are left. `counts`: since the start. `audits`: the estimates by class of requests."""
 
     num_waiting: int
     counts: IdleCounts
@@ -30,11 +30,12 @@ class IdleStats:
 
 
 class IdleRunner:
-    """One a core, which asks it to `begin` where nothing waits or runs, and to `make_way` for every request.
+    """Runs the idle tasks of one core, which calls `start_next` when it has nothing to do, and `preempt` for every
+    request.
 
-    An exact run of the prompt puts its KV into the prefix cache, where the next turn finds it, and in place of what the
-    approximate run left in the span store. An audit runs the output once more on KV that is taken over, before that.
-    Who comes meanwhile waits for the pass that is running; what earlier ones have computed stays cached.
+    An exact run of the prompt puts its KV into the prefix cache, where the next turn finds it, and replaces what the
+    approximate run left in the span store. For an audit, the output is first run once more on reused KV. A request that
+    arrives meanwhile waits for the running pass; KV that is already computed stays cached.
     """
 
     def __init__(
@@ -46,7 +47,8 @@ class IdleRunner:
         rebuild: bool,
         audit: AuditConfig,
     ) -> None:
-        """`start` has the core run a request whose outputs come to `take`, unless its KV has another root by now.
+        """`start` has the core run a request whose outputs are passed to `take_output`, unless its KV has another root
+        by now.
 
         `fingerprint` is the model's.
         """
@@ -62,16 +64,16 @@ class IdleRunner:
 
     @property
     def has_work(self) -> bool:
-        """Whether anything is left to do."""
+        """Whether a task is left."""
         return self._task is not None or len(self._queue) > 0
 
     def apply_budget(self, reuse: Reuse, root: bytes) -> Reuse:
-        """What a request allows, with the budget of its class where it names none."""
+        """Return the request's reuse, with the budget of its class if it names none."""
         raised_by = self._policy.get_raise(self._class_of(reuse, root))
         return replace(reuse, budget=raised_by) if raised_by and reuse.budget is None else reuse
 
     def on_finished(self, request: GenerationRequest, root: bytes, result: GenerationResult) -> None:
-        """A request of somebody else is over."""
+        """Queue a finished request of a caller, if it reused KV and is to be rebuilt or audited."""
         if not result.usage.reused_approximate:
             return
         audited = (
@@ -82,7 +84,7 @@ class IdleRunner:
             self._queue.push(IdleTask(request, root, ids))
 
     def start_next(self) -> None:
-        """Nobody waits: run a request of the newest task, if there is one."""
+        """Start the request of the newest task, if there is one."""
         while self._task is None and (task := self._queue.pop()) is not None:
             try:
                 self._request_id = self._start(_build_request(task), task.root)
@@ -92,7 +94,7 @@ class IdleRunner:
                 self._task = task
 
     def preempt(self) -> None:
-        """Somebody waits: take the running request back, and go on with it later."""
+        """Cancel the running request for a caller's request; its task is continued later."""
         if self._task is not None and self._request_id is not None:
             self._counts.interrupted += 1
             self._cancel(self._request_id)
@@ -100,7 +102,7 @@ class IdleRunner:
             self._task = None
 
     def take_output(self, output: Output) -> bool:
-        """Whether an output belongs to a request of its own."""
+        """Return whether an output belongs to idle work, and process it if so."""
         if self._task is None or output.id != self._request_id:
             return False
         if output.error is not None:
@@ -112,18 +114,18 @@ class IdleRunner:
         return True
 
     def forget(self) -> None:
-        """Leave everything that is left to do."""
+        """Drop all idle work."""
         if self._task is not None and self._request_id is not None:
             self._cancel(self._request_id)
         self._task = None
         self._queue.clear()
 
     def stats(self) -> IdleStats:
-        """One look at it."""
+        """Return the counts of idle work."""
         return IdleStats(len(self._queue) + (self._task is not None), replace(self._counts), self._policy.estimates())
 
     def _on_task_finished(self, task: IdleTask, result: GenerationResult) -> None:
-        """A task's request is over."""
+        """Process the result of a task's request."""
         if task.is_to_be_compared:
             if result.usage.reused_approximate:
                 self._queue.push(replace(task, approximate=result.logprobs))
@@ -141,7 +143,7 @@ class IdleRunner:
 
 
 def _build_request(task: IdleTask) -> GenerationRequest:
-    """The prompt once more: on KV that is taken over where that is to be compared, else exactly."""
+    """Return the request that runs the prompt again: on reused KV if that is to be compared, else exactly."""
     ids = task.audited_ids
     return replace(
         task.request,

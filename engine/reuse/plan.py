@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from engine.types import Match, RecomputeReason, Reuse
 
 MOST_PROMPTS = 64
-"""Prompts that are remembered: a change is one against the last turns of a conversation."""
+"""Prompts that are remembered: a change is relative to the last turns of a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The tokens [source, source + length) of a record stood at `start` of a prompt."""
+    """The tokens [source, source + length) of a record were at `start` of a prompt."""
 
     start: int
     length: int
@@ -27,26 +27,26 @@ class _Part:
 
 
 class Lineage:
-    """The last prompts that took KV over, as parts of records.
+    """The last prompts that reused KV, as parts of records.
 
-    A prompt that takes over what such a one took over, and goes on behind it, changes nothing: what its parts missed
-    of one another they had missed before.
+    A prompt that reuses what an earlier one reused, and continues after it, changes nothing: whatever its parts had
+    missed of one another, they had missed before.
     """
 
     def __init__(self, most: int = MOST_PROMPTS) -> None:
         self._prompts: deque[tuple[_Part, ...]] = deque(maxlen=most)
 
     def add(self, placed: Sequence[Match], record: int | None, own: Sequence[tuple[int, int]]) -> None:
-        """A prompt took over `placed` and ran the half-open ranges `own`, which are in this record."""
+        """Add a prompt that reused `placed` and computed the half-open ranges `own`, which are in this record."""
         parts = [_Part(each.start, len(each.slots), each.record, each.source) for each in placed]
         if record is not None:
             parts += [_Part(first, end - first, record, first) for first, end in own]
         self._prompts.appendleft(tuple(sorted(parts, key=lambda part: part.start)))
 
     def continues(self, before: Match | None, match: Match) -> bool:
-        """Whether a prompt that is remembered had a match where it stands now, behind the same token if any is given.
+        """Return whether a remembered prompt had a match at its present position, after the same token if one is given.
 
-        Within one record that is so where the two were neighbours; without one before it, where it keeps its place.
+        Within one record this holds if the two were neighbours; without a match before it, if it keeps its position.
         """
         if before is None:
             return match.source == match.start or any(
@@ -62,12 +62,12 @@ class Lineage:
         return False
 
     def forget(self) -> None:
-        """Remember nothing."""
+        """Forget all prompts."""
         self._prompts.clear()
 
 
 def _find_position(parts: Sequence[_Part], record: int, source: int) -> int | None:
-    """Where a record's token stood in a prompt of these parts."""
+    """Return the position of a record's token in a prompt of these parts, or None."""
     for part in parts:
         if part.record == record and 0 <= source - part.source < part.length:
             return part.start + source - part.source
@@ -75,17 +75,17 @@ def _find_position(parts: Sequence[_Part], record: int, source: int) -> int | No
 
 
 FEWEST_TOKENS = 8
-"""A shorter match is run: what it saves is less than what a wrong context does."""
+"""A shorter match is computed: it saves less than a wrong context costs."""
 
 MAX_GENERATION = 3
-"""A prompt that would take over KV of this generation takes nothing over: it is run exactly, and all is exact again.
+"""A prompt that would reuse KV of this generation reuses nothing: it is run exactly, and all its KV is exact again.
 
-To run the old tokens alone would not help: what they look back on makes them as old at once.
+Computing only the old tokens again would not help: the KV that they attend to makes them old at once.
 """
 
 LEAST_SAVED = 0.5
-"""Share of the tokens behind the exact prefix that must be taken over, or none is: behind the first one that is, all
-that is run is approximate and never shared, which later turns pay for. On recorded sessions without idle time between
+"""The share of the tokens after the exact prefix that must be reused, or none is: everything computed after the first
+reused token is approximate and never shared, which later turns pay for. On recorded sessions without idle time between
 the turns, 523 prompts of 5.4 million tokens, `fast` ran more than an exact prefix cache without this rule."""
 
 _REASONS: tuple[RecomputeReason, ...] = ("changed", "segment", "budget", "asked", "tail")
@@ -93,12 +93,12 @@ _REASONS: tuple[RecomputeReason, ...] = ("changed", "segment", "budget", "asked"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReusePlan:
-    """What becomes of a prompt's tokens behind its exact prefix.
+    """What is done with a prompt's tokens after its exact prefix.
 
-    num_exact: tokens up to here are exact once they are run: the prefix that was cached, and what follows it up to the
-    first token that is taken over. placed: what is taken over, ascending; none of it overlaps. pending: positions of
-    the tokens that are run, ascending, the last one among them. by_reason: those by why. generation: that of what is
-    run behind `num_exact`: of what it looks back on, or one more where that has missed a change.
+    num_exact: tokens up to here are exact once they are computed: the cached prefix, and what follows it up to the
+    first reused token. placed: the matches that are reused, ascending, without overlap. pending: positions of the
+    tokens that are computed, ascending, the last one among them. by_reason: their numbers by reason. generation: of
+    what is computed after `num_exact`: that of the KV it attends to, or one more if that has missed a change.
     """
 
     num_exact: int
@@ -109,7 +109,7 @@ class ReusePlan:
 
     @property
     def num_placed(self) -> int:
-        """Tokens that are taken over."""
+        """Tokens that are reused."""
         return sum(len(each.slots) for each in self.placed)
 
 
@@ -118,9 +118,9 @@ def plan_reuse(
 ) -> ReusePlan:
     """Plan a prompt of `num_tokens`, of which the first `num_cached` have exact KV.
 
-    `matches` ascend, do not overlap and lie behind the exact prefix, all but the last token at most. Every token is
-    cached, placed or pending; with a budget of 1 all behind the prefix are pending, which is a full prefill. `lineage`
-    tells where two matches meet that met in an earlier prompt.
+    `matches` ascend, do not overlap and lie after the exact prefix, before the last token. Every token is cached,
+    placed or pending; with a budget of 1 all tokens after the prefix are pending, which is a full prefill. `lineage`
+    knows where two matches meet that met in an earlier prompt.
     """
     matches = [each for each in matches if len(each.slots) >= FEWEST_TOKENS]
     if any(each.generation >= MAX_GENERATION for each in matches):
@@ -152,16 +152,17 @@ def plan_reuse(
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """Before the match that starts at `end` something is new, [start, end), or gone (then the two are equal)."""
+    """A change before the match at `end`: the tokens [start, end) are new, or some are gone (then start equals end)."""
 
     start: int
     end: int
 
 
 def _find_changes(num_cached: int, matches: Sequence[Match], lineage: Lineage) -> list[_Change]:
-    """Where the matches have missed something: what no match covers, and where two meet that had not met before.
+    """Return where the matches have missed something: tokens in no match, and borders of matches that did not meet
+    before.
 
-    Behind the last match nothing was missed.
+    After the last match nothing was missed.
     """
     found = []
     end, before = num_cached, None
@@ -173,7 +174,7 @@ def _find_changes(num_cached: int, matches: Sequence[Match], lineage: Lineage) -
 
 
 def _find_segment_rests(num_tokens: int, changes: Sequence[_Change], ends: Sequence[int]) -> list[tuple[int, int]]:
-    """From each change to the end of the segment that it ends in: there stand conclusions about it.
+    """Return the range from each change to the end of its segment, whose tokens depend on the change.
 
     On a segment's border a deletion changes neither side.
     """
@@ -188,14 +189,14 @@ def _find_segment_rests(num_tokens: int, changes: Sequence[_Change], ends: Seque
 
 
 def _mark(why: NDArray[np.int8], ranges: Sequence[tuple[int, int]], reason: RecomputeReason) -> None:
-    """Have the tokens in these ranges run that would be taken over."""
+    """Mark the tokens in these ranges that would be reused as computed."""
     for first, end in ranges:
         part = why[first:end]
         part[part < 0] = _REASONS.index(reason)
 
 
 def _spend(why: NDArray[np.int8], budget: float) -> None:
-    """Have a share of what would be taken over run: the tokens that follow changes most closely."""
+    """Mark a share of the reused tokens as computed: those that follow changes most closely."""
     taken = np.flatnonzero(why < 0)
     run = np.flatnonzero(why >= 0)
     if not len(run) or not len(taken):
@@ -208,7 +209,7 @@ def _spend(why: NDArray[np.int8], budget: float) -> None:
 
 
 def _split_reused(match: Match, why: NDArray[np.int8]) -> list[Match]:
-    """The parts of a match that are taken over still."""
+    """Return the parts of a match that are still reused."""
     free = np.concatenate(([False], why[match.start : match.end] < 0, [False])).astype(np.int8)
     starts, ends = np.flatnonzero(np.diff(free) == 1), np.flatnonzero(np.diff(free) == -1)
     return [

@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 TokenIds = NDArray[np.uint32]
 
 KGRAM_LEN = 8
-"""Tokens of a k-gram: a power of two. No shorter run is found by itself."""
+"""Tokens of a k-gram: a power of two. No shorter run is found."""
 
 MULTIPLIER = 0x9E3779B97F4A7C15
-"""Odd, and its bits are spread: 2**64 divided by the golden ratio."""
+"""Odd, with well spread bits: 2**64 divided by the golden ratio."""
 
 _POWERS = [np.uint64(pow(MULTIPLIER, 1 << level, 1 << 64)) for level in range(KGRAM_LEN.bit_length() - 1)]
 
 
 def kgram_hashes(token_ids: TokenIds) -> NDArray[np.uint64]:
-    """The hash of each k-gram, by its first token; a text of n tokens has n - k + 1 of them, or none.
+    """Return the hash of each k-gram, by its first token; a text of n tokens has n - k + 1 of them, or none.
 
     The polynomial of Karp and Rabin (1987), modulo 2**64: h(a b c ...) = (..(a + 1) m + (b + 1)) m + ... Hashes of
-    twice as many tokens come from two of the half, so that all of a prompt's are log2(k) passes of numpy over it:
-    0.1 ms for 16,000 tokens. Equal hashes do not prove equal tokens.
+    twice as many tokens come from two of the half, so that all of a prompt's are log2(k) passes of numpy over it: 0.1
+    ms for 16,000 tokens. Equal hashes do not prove equal tokens.
     """
     hashes = token_ids.astype(np.uint64) + np.uint64(1)
     width = 1
@@ -38,20 +38,20 @@ def kgram_hashes(token_ids: TokenIds) -> NDArray[np.uint64]:
 
 
 ENTRY_TOKENS = 256
-"""Records are cut at the multiples of this: the most tokens of an entry."""
+"""Records are split at the multiples of this: the most tokens of an entry."""
 
 Slots = NDArray[np.int64]
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """Tokens in a row of one record, and where their KV is.
+    """Neighbouring tokens of one record, and where their KV is.
 
-    root: what its KV depends on beside the ids, as a digest. record: the prompt that it was computed in. start: where
-    its first token stood there. slots: of the store's memory, one a token; None where only a tier has the KV. before,
-    after: the entries that adjoin it in its record. anchors: the hashes under which it can be found.
-    num_uses, last_used, priority: see `span_index`. is_superseded: newer KV of the same tokens is stored.
-    is_kept: a tier has it, so that it need not be written again.
+    root: what its KV depends on besides the ids, as a digest. record: the prompt that it was computed in. start: the
+    position of its first token there. slots: of the store's memory, one for each token; None if only a tier has the KV.
+    before, after: the adjoining entries of its record. anchors: the hashes under which it is found. num_uses,
+    last_used, priority: see `span_index`. is_superseded: newer KV of the same tokens is stored. is_kept: a tier has it,
+    so that it need not be written again.
     """
 
     number: int
@@ -72,20 +72,20 @@ class Entry:
 
     @property
     def end(self) -> int:
-        """The position behind its last token in its record."""
+        """The position after its last token in its record."""
         return self.start + len(self.token_ids)
 
 
 ANCHOR_EVERY = 4
-"""Every so many positions of a record a k-gram is entered: any k + 3 tokens in a row hold one."""
+"""A k-gram is entered at every multiple of this position: any k + 3 tokens in a row hold one."""
 
 
 class Anchors:
     """A table from the hash of a k-gram to the entries of one root that hold it.
 
-    As in rsync (Tridgell and Mackerras 1996), what is stored is entered at some positions and looked up at all of a
-    prompt's, so that a run is found wherever it stands: at the multiples of `ANCHOR_EVERY` of its record, and where an
-    entry begins. A k-gram may end in the next entry. An entry that repeats a k-gram is entered with its first.
+    As in rsync (Tridgell and Mackerras 1996), stored text is entered at some positions and looked up at all positions
+    of a prompt, so that a run is found wherever it is: at the multiples of `ANCHOR_EVERY` of its record, and where an
+    entry begins. A k-gram may end in the next entry. An entry that repeats a k-gram is entered with its first one.
     """
 
     def __init__(self) -> None:
@@ -96,32 +96,34 @@ class Anchors:
 
     @property
     def num_places(self) -> int:
-        """Entries by k-gram, all counted."""
+        """The number of pairs of an entry and a k-gram."""
         return sum(map(len, self._offsets.values()))
 
     def offset_of(self, kgram: int, entry: Entry) -> int:
-        """Where an entry holds a k-gram."""
+        """Return the offset of a k-gram in an entry."""
         return self._offsets[kgram][entry.number]
 
     def newest(self, kgram: int, most: int) -> Iterator[tuple[int, int]]:
-        """Numbers of up to `most` entries that hold a k-gram, and where they hold it, the newest first."""
+        """Yield up to `most` entries that hold a k-gram, by number, and their offsets, the newest first."""
         return islice(reversed(self._offsets.get(kgram, {}).items()), most)
 
     def add(self, entry: Entry) -> None:
-        """Enter an entry that has just been linked to its neighbours, and what ends in it of those before."""
+        """Enter an entry that has just been linked to its neighbours, and the k-grams of earlier entries that end in
+        it.
+        """
         for earlier, first in _find_reaching(entry):
             self._add(earlier, first)
         self._add(entry, 0)
 
     def remove(self, entry: Entry) -> None:
-        """Take out an entry that is still linked to its neighbours, and what ends in it of those before."""
+        """Remove an entry that is still linked to its neighbours, and the k-grams of earlier entries that end in it."""
         self.hide(entry)
         for earlier, first in _find_reaching(entry):
             for kgram in [each for each in earlier.anchors if self._offsets[each][earlier.number] >= first]:
                 self._take_out(earlier, kgram)
 
     def hide(self, entry: Entry) -> None:
-        """Find an entry by itself no more."""
+        """Remove the entry's own k-grams, so that it is no longer found by itself."""
         for kgram in list(entry.anchors):
             self._take_out(entry, kgram)
 
@@ -144,7 +146,7 @@ class Anchors:
 
 
 def _find_reaching(entry: Entry) -> Iterator[tuple[Entry, int]]:
-    """The entries before it whose k-grams reach into this one, each with the offset of the first that does."""
+    """Yield the earlier entries whose k-grams reach into this one, each with the offset of the first that does."""
     distance, before = 0, entry.before
     while before is not None and distance < KGRAM_LEN - 1:
         distance += len(before.token_ids)
@@ -153,7 +155,7 @@ def _find_reaching(entry: Entry) -> Iterator[tuple[Entry, int]]:
 
 
 def _get_next_tokens(entry: Entry, count: int) -> TokenIds:
-    """The record's next tokens behind an entry, as far as they are stored, `count` at most."""
+    """Return the record's stored tokens after an entry, `count` at most."""
     parts = [entry.token_ids[:0]]
     while count > 0 and entry.after is not None:
         entry = entry.after
@@ -163,7 +165,7 @@ def _get_next_tokens(entry: Entry, count: int) -> TokenIds:
 
 
 class Space:
-    """Its k-grams, and its entries by record and the position that they begin or end at."""
+    """The entries of one root: its k-grams, and its entries by record and the position that they begin or end at."""
 
     def __init__(self) -> None:
         self.anchors = Anchors()
@@ -172,7 +174,7 @@ class Space:
         self.num_entries = 0
 
     def link(self, entry: Entry) -> None:
-        """Join an entry to those that adjoin it in its record; of two for one position, the first stays joined."""
+        """Link an entry to the adjoining ones of its record; of two for one position, the first stays linked."""
         self.num_entries += 1
         before, after = self.by_end.get((entry.record, entry.start)), self.by_start.get((entry.record, entry.end))
         if before is not None and before.after is None:
@@ -183,7 +185,7 @@ class Space:
         self.by_end.setdefault((entry.record, entry.end), entry)
 
     def unlink(self, entry: Entry) -> None:
-        """Take an entry out from between its neighbours."""
+        """Unlink an entry from its neighbours."""
         self.num_entries -= 1
         if entry.before is not None:
             entry.before.after = None
@@ -196,7 +198,7 @@ class Space:
 
 
 class SlotPool:
-    """`num_slots` slots, one a token, each free or given out."""
+    """`num_slots` slots, one for each token, each free or in use."""
 
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots
@@ -204,7 +206,7 @@ class SlotPool:
         self._is_free: NDArray[np.bool_] = np.ones(num_slots, dtype=np.bool_)
 
     def take(self, count: int) -> Slots:
-        """The lowest free slots, so that what is taken together mostly lies together; as many must be free."""
+        """Return the lowest free slots, so that those taken together are mostly neighbours; enough must be free."""
         assert count <= self.num_free, "the caller evicts first"
         slots = np.flatnonzero(self._is_free)[:count]
         self._is_free[slots] = False
@@ -212,25 +214,25 @@ class SlotPool:
         return slots
 
     def give_back(self, slots: Slots) -> None:
-        """Nobody needs what these hold."""
+        """Free these slots."""
         assert not self._is_free[slots].any(), "a slot is given back twice"
         self._is_free[slots] = True
         self.num_free += len(slots)
 
     def is_free(self, slots: Slots) -> NDArray[np.bool_]:
-        """Which of these are free."""
+        """Return which of these are free."""
         return self._is_free[slots]
 
 
 @dataclass(frozen=True, slots=True)
 class SpanStats:
-    """One look at a span store; counts since the start, unless they say what is there now.
+    """Counts of a span store: since the start, unless they describe its present content.
 
-    num_queried, num_hit: tokens that were looked for behind exact prefixes, and those of them that were found.
+    num_queried, num_hit: tokens that were looked up after exact prefixes, and those of them that were found.
     num_evicted: entries whose memory was needed. num_entries, num_tokens, num_bytes: what is in memory now, of
     num_slots tokens. num_absent_tokens: what only a tier has now. num_tier_hits: entries that were read from the tier.
-    num_tier_misses: those that should have been there and were not, or were damaged. num_tier_faults: entries that it
-    could not write. num_tier_dropped: entries that were not written because too many waited to be.
+    num_tier_misses: entries that were missing or damaged there. num_tier_faults: entries that it could not write.
+    num_tier_dropped: entries that were not written because too many waited.
     """
 
     num_queried: int
@@ -248,5 +250,5 @@ class SpanStats:
 
     @property
     def hit_rate(self) -> float:
-        """Share of the tokens looked for that was found."""
+        """The share of the tokens looked up that was found."""
         return self.num_hit / self.num_queried if self.num_queried else 0.0

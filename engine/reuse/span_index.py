@@ -25,18 +25,19 @@ from engine.reuse.span_match import Piece, choose_runs, find_runs
 from engine.types import Match
 
 MOST_USES = 8.0
-"""Uses that count: a favourite of old goes too, after so many turnovers without a use."""
+"""The most uses that count: an old favourite is evicted too, after enough turnovers without a use."""
 
 
 class EvictionOrder:
-    """The entries that hold slots, by what they are worth.
+    """The entries that hold slots, in the order of eviction.
 
     Greedy-dual size with frequency (Cherkasova 1998): an entry's priority is the clock at its last use, plus 1, plus
-    the tokens that it has saved for each token that it takes; the clock is the priority of the last entry that went.
-    So an entry that was used n times outlives n turnovers of the store, and where none is used, the least recently
-    entered goes first. Superseded entries go before all others.
+    the tokens that it has saved for each token that it takes; the clock is the priority of the last evicted entry. So
+    an entry that was used n times outlives n turnovers of the store, and if none is used, the least recently entered is
+    evicted first. Superseded entries are evicted before all others.
 
-    The heap keeps stale items: one is good while its entry has that last use. It is swept when most are stale.
+    The heap keeps stale items: an item is current while its entry has that last use. The heap is swept when most are
+    stale.
     """
 
     def __init__(self) -> None:
@@ -52,7 +53,7 @@ class EvictionOrder:
         return iter(self._entries.values())
 
     def push(self, entry: Entry) -> None:
-        """The entry has slots now, or its worth has changed: it was used, or superseded."""
+        """Add an entry that has slots now, or whose priority has changed: it was used, or superseded."""
         self._num_uses += 1
         entry.last_used = self._num_uses
         entry.priority = -1.0 if entry.is_superseded else self._clock + 1.0 + min(entry.num_uses, MOST_USES)
@@ -63,11 +64,11 @@ class EvictionOrder:
             heapify(self._queue)
 
     def discard(self, entry: Entry) -> None:
-        """The entry has no slots any more."""
+        """Remove an entry that no longer has slots."""
         self._entries.pop(entry.number, None)
 
     def pop(self, may_go: Callable[[Entry], bool]) -> Entry | None:
-        """Take out the entry that is worth least of those that may go; None where none may."""
+        """Remove and return the entry of the lowest priority that may be evicted; None if none may."""
         spared = []
         found = None
         while self._queue and found is None:
@@ -89,7 +90,7 @@ class EvictionOrder:
 
 
 def check_slots(pool: SlotPool, entries: Mapping[int, Entry]) -> None:
-    """No two entries share a slot, and none has a free one."""
+    """Assert that no two entries share a slot, and that none has a free one."""
     held = [entry.slots for entry in entries.values() if entry.slots is not None]
     slots = np.concatenate(held) if held else np.empty(0, dtype=np.int64)
     assert len(np.unique(slots)) == len(slots), "two entries share a slot"
@@ -101,7 +102,7 @@ def check_slots(pool: SlotPool, entries: Mapping[int, Entry]) -> None:
 def check_entries(
     entries: Mapping[int, Entry], order: EvictionOrder, absent: Mapping[int, Entry], num_held: int, num_absent: int
 ) -> None:
-    """Every entry has slots and a place in the order in which they go, or is known to be absent."""
+    """Assert that every entry has slots and a position in the eviction order, or is known to be absent."""
     for number, entry in entries.items():
         assert entry.number == number
         assert 0 < len(entry.token_ids) <= ENTRY_TOKENS
@@ -114,7 +115,7 @@ def check_entries(
 
 
 def check_spaces(spaces: Mapping[bytes, Space], entries: Mapping[int, Entry]) -> None:
-    """Entries are joined to their neighbours both ways, and entered under just the k-grams that they hold."""
+    """Assert that entries are linked both ways, and entered under exactly the k-grams that they hold."""
     for entry in entries.values():
         for neighbour, position in ((entry.before, entry.start), (entry.after, entry.end)):
             if neighbour is not None:
@@ -140,7 +141,7 @@ def check_spaces(spaces: Mapping[bytes, Space], entries: Mapping[int, Entry]) ->
 
 
 def _kgrams(entry: Entry) -> dict[int, int]:
-    """The k-grams that an entry is to be found by, each with its first offset, told slowly."""
+    """Return the k-grams by which an entry is found, each with its first offset, computed slowly."""
     parts, after = [entry.token_ids], entry.after
     while after is not None and sum(map(len, parts)) < len(entry.token_ids) + KGRAM_LEN:
         parts.append(after.token_ids)
@@ -155,18 +156,19 @@ def _kgrams(entry: Entry) -> dict[int, int]:
 
 
 ROOT_BYTES = 32
-"""Of a root's digest. It goes into files, where a tenant's salt must not be read."""
+"""Bytes of a root's digest. It goes into files, from which a tenant's salt must not be read."""
 
 MOST_SUPERSEDED = 8
-"""Entries that begin with one k-gram and are compared when new tokens are entered, the newest: it need not find all."""
+"""Entries beginning with one k-gram that are compared when new tokens are entered, the newest; not all
+must be found."""
 
 
 class SpanIndex:
     """The bookkeeping of a store of `num_slots` tokens.
 
     A slot is free, reserved, or an entry's. Tokens are found by their content under their own root only. `on_evict` is
-    told of an entry whose slots are needed, and says whether its KV can be had again: then the entry can still be
-    located, without slots, as the last `most_absent` tokens of such. first_record: the number of the first record.
+    called with an entry whose slots are needed, and returns whether its KV can be read again: then the entry can still
+    be located, without slots, up to `most_absent` tokens of such entries. first_record: the number of the first record.
     """
 
     def __init__(
@@ -188,15 +190,15 @@ class SpanIndex:
         self._clear()
 
     def find(self, root: bytes, token_ids: TokenIds, first: int) -> list[Match]:
-        """What is stored of a prompt's tokens [first, len - 1): ascending, without overlap, each of one record.
+        """Return what is stored of a prompt's tokens [first, len - 1): ascending, without overlap, each of one record.
 
-        A run of as many tokens as a k-gram and `ANCHOR_EVERY` - 1 is never overlooked, though a part of it may go to
-        another match. The slots hold good until the next `find` or `reserve`.
+        A run as long as a k-gram plus `ANCHOR_EVERY` - 1 is never overlooked, though a part of it may go to another
+        match. The slots are valid until the next `find` or `reserve`.
         """
         return self.take(self.locate(root, token_ids, first), len(token_ids) - 1 - first)
 
     def locate(self, root: bytes, token_ids: TokenIds, first: int) -> list[list[Piece]]:
-        """The runs that `find` takes, with what has no slots among them, by the pieces of entries. Changes nothing."""
+        """Return the runs that `find` takes, including entries without slots, as pieces of entries. Changes nothing."""
         space = self._spaces.get(root_digest(root))
         if space is None:
             return []
@@ -205,7 +207,9 @@ class SpanIndex:
         return [list(run.pieces()) for run in runs]
 
     def take(self, runs: Iterable[Sequence[Piece]], num_queried: int) -> list[Match]:
-        """The matches of runs, without what has no slots; counts their use, of so many tokens that were asked for."""
+        """Return the matches of runs, without entries that have no slots, and count their use, of
+        `num_queried` tokens.
+        """
         matches = []
         for run in runs:
             for part in _split_by_generation(run):
@@ -218,11 +222,11 @@ class SpanIndex:
         return matches
 
     def new_record(self) -> int:
-        """A number for one more prompt."""
+        """Return the number of a new record."""
         return next(self._records)
 
     def reserve(self, num_tokens: int, spared: Sequence[Entry] = ()) -> Slots | None:
-        """Slots for so many tokens, by evicting if need be, though none of `spared`; None: there are not as many."""
+        """Return slots for so many tokens, evicting entries except `spared` if needed; None if there are too few."""
         num_spared = sum(len(entry.slots) for entry in spared if entry.slots is not None)
         if num_tokens > self._slots.num_free + self._num_held - num_spared:
             return None
@@ -234,15 +238,15 @@ class SpanIndex:
         return self._slots.take(num_tokens)
 
     def give_back(self, slots: Slots) -> None:
-        """Reserved slots are not needed after all."""
+        """Free reserved slots."""
         self._slots.give_back(slots)
 
     def enter(
         self, root: bytes, token_ids: TokenIds, slots: Slots, generation: int, start: int, record: int | None = None
     ) -> None:
-        """The KV of these tokens is final and in these slots, which were reserved.
+        """Enter tokens whose KV is final and in these slots, which were reserved.
 
-        They stood at `start` of their prompt, in a row. record: that of the prompt's other tokens, None: a new one.
+        They were at `start` of their prompt, neighbours. record: that of the prompt's other tokens, None: a new one.
         Older entries whose tokens are among these are superseded, unless their generation is lower.
         """
         assert len(token_ids) == len(slots), "one slot a token"
@@ -263,7 +267,7 @@ class SpanIndex:
         generation: int,
         slots: Slots | None = None,
     ) -> Entry:
-        """Have one more entry found, of a root with this digest; without slots: one whose KV can be had elsewhere."""
+        """Add an entry of a root with this digest; without slots, one whose KV can be read elsewhere."""
         space = self._spaces.setdefault(digest, Space())
         entry = Entry(next(self._numbers), digest, record, start, token_ids, generation)
         self._entries[entry.number] = entry
@@ -276,17 +280,17 @@ class SpanIndex:
         return entry
 
     def restore(self, entry: Entry, slots: Slots) -> None:
-        """The KV of an entry without slots is in these again, which were reserved."""
+        """Give an absent entry these slots, which were reserved and hold its KV again."""
         assert self._absent.pop(entry.number) is entry
         self._num_absent -= len(entry.token_ids)
         self._hold(entry, slots)
 
     def is_absent(self, entry: Entry) -> bool:
-        """Whether the entry is known, and has no slots."""
+        """Return whether the entry is known and has no slots."""
         return entry.number in self._absent
 
     def remove(self, entry: Entry) -> None:
-        """Find an entry no more: its KV is lost, or there is better."""
+        """Remove an entry: its KV is lost, or there is better."""
         if entry.slots is not None:
             self._let_go(entry)
         elif self._absent.pop(entry.number, None) is not None:
@@ -299,15 +303,15 @@ class SpanIndex:
             del self._spaces[entry.root]
 
     def list_entries(self) -> list[Entry]:
-        """The entries that have slots, worth least first."""
+        """Return the entries that have slots, the lowest priority first."""
         return sorted(self._order, key=lambda entry: (entry.priority, entry.last_used))
 
     def forget(self) -> None:
-        """All slots are free again, the reserved ones too; records go on."""
+        """Remove all entries and free all slots, including reserved ones; record numbers go on."""
         self._clear()
 
     def stats(self, token_bytes: int = 0) -> SpanStats:
-        """Hits since the start, and what is stored now; `token_bytes` is what the KV of a token takes."""
+        """Return hits since the start, and what is stored now; `token_bytes` is the size of a token's KV."""
         return SpanStats(
             num_queried=self._num_queried,
             num_hit=self._num_hit,
@@ -320,7 +324,7 @@ class SpanIndex:
         )
 
     def check_integrity(self) -> None:
-        """The parts add up (AssertionError: they do not). As slow as the store is large: for tests."""
+        """Raise AssertionError if the parts do not add up. As slow as the store is large: for tests."""
         check_slots(self._slots, self._entries)
         check_entries(self._entries, self._order, self._absent, self._num_held, self._num_absent)
         check_spaces(self._spaces, self._entries)
@@ -334,7 +338,7 @@ class SpanIndex:
         self._num_held = self._num_absent = 0
 
     def _supersede(self, digest: bytes, record: int, token_ids: TokenIds, generation: int) -> None:
-        """Have the entries go first whose tokens are all among these, which are newer and as good."""
+        """Mark entries whose tokens are all among these as superseded: these are newer and as good."""
         space = self._spaces.get(digest)
         if space is None:
             return
@@ -349,7 +353,7 @@ class SpanIndex:
                     self._hide(entry)
 
     def _hide(self, entry: Entry) -> None:
-        """A superseded entry is found only behind or before its neighbours, and leaves memory first."""
+        """Mark an entry as superseded: it is found only through its neighbours, and is evicted first."""
         if entry.slots is None:
             self.remove(entry)
             return
@@ -387,18 +391,20 @@ class SpanIndex:
 
 
 def root_digest(root: bytes) -> bytes:
-    """What a root is called in the store and in its files; 256 bits, so that nobody can make two roots meet."""
+    """Return the digest that stands for a root in the store and its files; 256 bits, so that nobody can make two roots
+    collide.
+    """
     return blake2b(root, digest_size=ROOT_BYTES).digest()
 
 
 def _split_entries(start: int, num_tokens: int) -> list[tuple[int, int]]:
-    """The parts [first, end) of a stretch that become entries: cut where its record's positions are multiples."""
+    """Return the parts [first, end) of a stretch that become entries: split at multiples of its record's positions."""
     borders = [0, *range(-start % ENTRY_TOKENS or ENTRY_TOKENS, num_tokens, ENTRY_TOKENS), num_tokens]
     return [(first, end) for first, end in pairwise(borders) if first < end]
 
 
 def _split_by_generation(run: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """The pieces of a run in a row that are of one generation; those without slots are left out."""
+    """Yield neighbouring pieces of a run that are of one generation, without those that have no slots."""
     for (_, has_slots), pieces in groupby(run, _generation_and_presence):
         if has_slots:
             yield list(pieces)

@@ -14,11 +14,11 @@ from engine.reuse.span_entry import KGRAM_LEN, Anchors, Entry, TokenIds, kgram_h
 from engine.token_prefix import count_common_prefix
 
 MOST_CANDIDATES = 8
-"""Places that a k-gram is compared at, the newest: the licence at the head of a thousand files is not tried in all."""
+"""Entries with which a k-gram is compared, the newest: the licence text of a thousand files is not tried in all."""
 
 
 class Piece(NamedTuple):
-    """The tokens [first, end) of an entry stand at `position` of the prompt."""
+    """The tokens [first, end) of an entry, at `position` of the prompt."""
 
     position: int
     entry: Entry
@@ -28,7 +28,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """The prompt's tokens [start, end) stand in one record in a row; the first of them at `offset` of `entry`."""
+    """The prompt's tokens [start, end) are neighbours in one record; the first of them is at `offset` of `entry`."""
 
     start: int
     end: int
@@ -36,7 +36,7 @@ class Run:
     offset: int
 
     def pieces(self) -> Iterator[Piece]:
-        """Its part in each entry that it goes through."""
+        """Yield its part in each entry that it goes through."""
         position, entry, offset = self.start, self.entry, self.offset
         while True:
             last = min(len(entry.token_ids), offset + self.end - position)
@@ -48,7 +48,7 @@ class Run:
             entry, offset = entry.after, 0
 
     def cut(self, start: int, end: int) -> Run:
-        """The part of it at [start, end) of the prompt."""
+        """Return the part at [start, end) of the prompt."""
         entry, offset = self.entry, self.offset + start - self.start
         while offset >= len(entry.token_ids):
             offset -= len(entry.token_ids)
@@ -58,10 +58,10 @@ class Run:
 
 
 def find_runs(anchors: Anchors, entry_of: Callable[[int], Entry], token_ids: TokenIds, first: int) -> list[Run]:
-    """The longest runs of token_ids[first:] around the k-grams that are stored.
+    """Return the longest runs of token_ids[first:] around the k-grams that are stored.
 
-    A k-gram is looked up where no run found so far covers it, so that a text that repeats itself, or is stored many
-    times, costs a few comparisons for each run that it is made of.
+    A k-gram is looked up only if no run found so far covers it, so that a text that repeats itself, or is stored many
+    times, costs a few comparisons for each of its runs.
     """
     runs: list[Run] = []
     covered = first
@@ -79,11 +79,11 @@ def find_runs(anchors: Anchors, entry_of: Callable[[int], Entry], token_ids: Tok
 
 
 def choose_runs(runs: Sequence[Run]) -> list[Run]:
-    """Runs and parts of runs that do not overlap, ascending: the longest first, the others where they leave room.
+    """Return runs and parts of runs that do not overlap, ascending: the longest first, others where they leave room.
 
-    Of runs of one length goes first that of the record which the prompt has most in common with (its parts saw one
-    another), then the lower generation, then the one found first, which is the newer. What is left of a run must be a
-    k-gram long at least.
+    Of runs of one length, that of the record with which the prompt has most in common goes first (its parts attended to
+    one another), then the lower generation, then the one found first, which is newer. The rest of a run must be at
+    least as long as a k-gram.
     """
     in_common: Counter[int] = Counter()
     for run in runs:
@@ -111,7 +111,7 @@ def choose_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def _find_overlaps(run: Run, starts: list[int], chosen: dict[int, Run]) -> list[int]:
-    """Where those of the chosen runs start that overlap this one, ascending."""
+    """Return the starts of the chosen runs that overlap this one, ascending."""
     first = bisect_left(starts, run.start)
     if first and chosen[starts[first - 1]].end > run.start:
         first -= 1
@@ -119,14 +119,16 @@ def _find_overlaps(run: Run, starts: list[int], chosen: dict[int, Run]) -> list[
 
 
 def _find_gaps(run: Run, taken: list[Run]) -> list[tuple[int, int]]:
-    """The parts of a run outside those taken that are a k-gram long at least."""
+    """Return the parts of a run outside those taken that are at least as long as a k-gram."""
     borders = [run.start, *(border for each in taken for border in (each.start, each.end)), run.end]
     parts = zip(borders[::2], borders[1::2], strict=True)
     return [(first, end) for first, end in parts if end - first >= KGRAM_LEN]
 
 
 def _extend_run(token_ids: TokenIds, first: int, place: int, entry: Entry, offset: int) -> Run:
-    """The longest run around a place in the prompt, not before `first`; empty where only the hashes are equal."""
+    """Return the longest run around a position of the prompt, not before `first`; empty if only the
+    hashes are equal.
+    """
     end = place
     at, behind = entry, offset
     while True:

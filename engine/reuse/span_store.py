@@ -1,4 +1,4 @@
-"""The span store: KV of earlier tokens in memory, with a tier behind it."""
+"""The span store: KV of earlier tokens in memory, with a disk tier."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from engine.types import Match
 
 
 class SpanMemory:
-    """`keys[layer]` and `values[layer]` are [num_slots, num_kv_heads, head_dim]; a slot is a token's."""
+    """`keys[layer]` and `values[layer]` are [num_slots, num_kv_heads, head_dim]; a slot holds one token."""
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device, capacity_bytes: int) -> None:
-        """As many slots as the bytes hold. Raises EngineError where that is none, or there is no memory for them."""
+        """Allocate as many slots as the bytes hold. Raises EngineError if that is none, or if memory is short."""
         self.token_bytes = 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
         self.num_slots = capacity_bytes // self.token_bytes
         self.config = config
@@ -44,7 +44,7 @@ class SpanMemory:
         self._rows = [_rows(each) for each in chain(self.keys, self.values)] if device.type == "cpu" else None
 
     def write(self, slots: Slots, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Put keys and values, [num_tokens, num_kv_heads, head_dim], into slots."""
+        """Write keys and values, [num_tokens, num_kv_heads, head_dim], to slots."""
         assert keys.dtype == values.dtype == self.dtype, "the bytes are copied as they are"
         assert len(keys) == len(values) == len(slots), "one slot a token"
         if self._rows is None:
@@ -56,7 +56,7 @@ class SpanMemory:
             self._rows[len(self.keys) + layer][slots] = _rows(values)
 
     def payload(self, slots: Slots) -> memoryview:
-        """A copy of what is in these slots: the bytes of [2, num_layers, num_tokens, num_kv_heads, head_dim]."""
+        """Return a copy of these slots: the bytes of [2, num_layers, num_tokens, num_kv_heads, head_dim]."""
         if self._rows is None:
             places = torch.from_numpy(slots).to(self.device)
             copy = torch.stack([each.index_select(0, places) for each in chain(self.keys, self.values)])
@@ -67,7 +67,7 @@ class SpanMemory:
         return rows.view(np.uint8).data.cast("B")
 
     def restore(self, slots: Slots, payload: memoryview) -> None:
-        """Put what `payload` has returned into slots, as many as it was taken of."""
+        """Write what `payload` has returned to as many slots."""
         if self._rows is None:
             shape = (2 * len(self.keys), len(slots), *self.keys[0].shape[1:])
             copy = torch.frombuffer(payload, dtype=self.dtype).view(shape).to(self.device)
@@ -81,10 +81,10 @@ class SpanMemory:
 
 
 def _rows(tensor: Tensor) -> NDArray[np.void]:
-    """A view of a tensor of the host, [num_rows, num_kv_heads, head_dim], that has a row as one element.
+    """Return a view of a host tensor [num_rows, num_kv_heads, head_dim] in which a row is one element.
 
-    numpy copies rows in the calling thread. torch would share out even these few bytes among all its threads, and on a
-    machine that is busy wait for the last of them, a thousand times as long as the copy takes.
+    numpy copies rows in the calling thread. torch would split even these few bytes among all its threads, and on a busy
+    machine wait for the last of them, a thousand times as long as the copy takes.
     """
     tensor = tensor.contiguous()
     num_bytes = tensor.shape[1] * tensor.shape[2] * tensor.itemsize
@@ -95,14 +95,14 @@ def _rows(tensor: Tensor) -> NDArray[np.void]:
 
 
 RECORD_BITS = 62
-"""Records that outlive the process are numbered from a random number of so many bits on."""
+"""Records that outlive the process are numbered from a random number of this many bits on."""
 
 
 class SpanStore:
     """Keys before RoPE and values by slot: `keys[layer]` and `values[layer]` are [num_slots, num_kv_heads, head_dim].
 
-    An entry that must leave the memory goes to the tier, and comes back when a prompt has its tokens. What the tier
-    does not take, or has lost, is not stored any more. All methods are called from one thread.
+    An entry that is evicted from memory goes to the tier, and comes back when a prompt has its tokens. What the tier
+    does not take, or has lost, is forgotten. All methods are called from one thread.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class SpanStore:
         capacity_bytes: int,
         disk: KVTier | None = None,
     ) -> None:
-        """`disk`: the tier; what it has of an earlier start is found at once.
+        """`disk`: the tier; what it has from an earlier start is found at once.
 
-        Raises EngineError where there is no memory for `capacity_bytes`, or they are too few for one token.
+        Raises EngineError if there is no memory for `capacity_bytes`, or they are too few for one token.
         """
         self._memory = SpanMemory(config, dtype, device, capacity_bytes)
         self.keys, self.values = self._memory.keys, self._memory.values
@@ -141,9 +141,9 @@ class SpanStore:
         return self._memory.num_slots
 
     def find(self, root: bytes, token_ids: TokenIds, first: int) -> list[Match]:
-        """What is stored of a prompt's tokens [first, len - 1), as `SpanIndex.find` has it.
+        """Return what is stored of a prompt's tokens [first, len - 1), as `SpanIndex.find`.
 
-        What only the tier has is read first, as far as it fits into the memory beside the rest.
+        Entries that only the tier has are read first, as far as they fit into memory.
         """
         runs = self._index.locate(root, token_ids, first)
         lost = self._load(list(dict.fromkeys(piece.entry for run in runs for piece in run))) if self._tier else []
@@ -154,29 +154,29 @@ class SpanStore:
         return matches
 
     def new_record(self) -> int:
-        """A number for one more prompt."""
+        """Return the number of a new record."""
         return self._index.new_record()
 
     def reserve(self, num_tokens: int) -> Slots | None:
-        """Slots for so many tokens, by evicting if need be; None: there are not as many."""
+        """Return slots for so many tokens, evicting entries if needed; None if there are too few."""
         return self._index.reserve(num_tokens)
 
     def give_back(self, slots: Slots) -> None:
-        """Reserved slots are not needed after all."""
+        """Free reserved slots."""
         self._index.give_back(slots)
 
     def write(self, slots: Slots, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Put keys before RoPE and values, [num_tokens, num_kv_heads, head_dim], into slots that were reserved."""
+        """Write keys before RoPE and values, [num_tokens, num_kv_heads, head_dim], to slots that were reserved."""
         self._memory.write(slots, layer, keys, values)
 
     def enter(
         self, root: bytes, token_ids: TokenIds, slots: Slots, generation: int, start: int, record: int | None = None
     ) -> None:
-        """The KV of these tokens is written in all layers, and found from now on; see `SpanIndex.enter`."""
+        """Enter tokens whose KV is written in all layers; see `SpanIndex.enter`."""
         self._index.enter(root, token_ids, slots, generation, start, record)
 
     def stats(self) -> SpanStats:
-        """Hits since the start, and what is stored now."""
+        """Return hits since the start, and what is stored now."""
         stats = self._index.stats(self._memory.token_bytes)
         if self._tier is None:
             return stats
@@ -189,14 +189,16 @@ class SpanStore:
         )
 
     def forget(self) -> None:
-        """Find nothing of what is stored any more; slots that were reserved are free again too.
+        """Forget everything in memory and free all slots, including reserved ones.
 
         What the tier has stays there, and is found after the next start.
         """
         self._index.forget()
 
     def close(self) -> None:
-        """Have the tier keep what is in memory, as much as it takes, worth most; nothing is asked of it any more."""
+        """Write what is in memory to the tier, the highest priority first as far as it fits; the store is not used
+        afterwards.
+        """
         if self._tier is None:
             return
         self._tier.close()
@@ -211,11 +213,11 @@ class SpanStore:
             entry.is_kept = self._tier.write(self._header(entry), self._memory.payload(entry.slots))
 
     def check_integrity(self) -> None:
-        """The parts add up (AssertionError: they do not). As slow as the store is large: for tests."""
+        """Raise AssertionError if the parts do not add up. As slow as the store is large: for tests."""
         self._index.check_integrity()
 
     def _load(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Read what has no slots from the tier; returns what the tier has not."""
+        """Read absent entries from the tier; return those that the tier does not have."""
         assert self._tier is not None
         lost = []
         for entry in entries:
@@ -238,7 +240,7 @@ class SpanStore:
         return lost
 
     def _write_back(self, entry: Entry) -> bool:
-        """An entry's slots are needed; whether it can be had from the tier from now on."""
+        """Write an entry whose slots are needed to the tier; return whether it can be read from there."""
         assert self._tier is not None
         assert entry.slots is not None
         if len(entry.token_ids) < KGRAM_LEN:  # nobody would find it
@@ -248,7 +250,7 @@ class SpanStore:
         return entry.is_kept
 
     def _add(self, header: SpanHeader) -> None:
-        """Have an entry found that the tier has of an earlier start, if this model can use it."""
+        """Add an entry that the tier has from an earlier start, if this model can use it."""
         token_ids = np.frombuffer(header.token_ids, dtype="<u4").astype(np.uint32)
         if not 0 < len(token_ids) <= ENTRY_TOKENS:
             return
