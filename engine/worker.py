@@ -114,7 +114,7 @@ class _Loop(Generic[C]):
         self._core = core
         self._inbox: SimpleQueue[tuple[Future[Any] | None, Callable[[], Any]]] = SimpleQueue()
         self._tickets: dict[int, Ticket] = {}
-        self._gate = threading.Lock()  # no call gets into the inbox behind the last reading of it
+        self._gate = threading.Lock()  # no call enters the inbox after it was last read
         self._closed = False
         self._stopping = False
         self._fault: Exception | None = None

@@ -253,7 +253,7 @@ class KVPages:
         pools with a window.
         """
         table = self._tables[sequence_id]
-        assert self.window is None, "what lies behind a window cannot be placed"
+        assert self.window is None, "KV before a window cannot be placed"
         assert num_exact >= table.num_tokens, "what is committed is exact"
         table.exact_end = num_exact
 

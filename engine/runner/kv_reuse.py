@@ -131,7 +131,7 @@ class KVReuse:
     """Connects the span store and the pool, for models whose tokens attend to all earlier tokens."""
 
     def __init__(self, store: SpanStore, model: Decoder, pool: KVPool) -> None:
-        assert model.config.sliding_window is None, "behind a window there is nothing to place"
+        assert model.config.sliding_window is None, "with a window there is nothing to place"
         self.store = store
         self._model = model
         self._pool = pool
@@ -153,7 +153,7 @@ class KVReuse:
                 return None
             self._place(pages, sequence.id, plan)
         except Exception:
-            log.exception("stored KV could not be taken over; the prompt is run without it")
+            log.exception("stored KV could not be reused; the prompt is run without it")
             return None
         return plan
 

@@ -20,12 +20,12 @@ class CopyKind(Enum):
     LIKELY = "copy of the best of several merges"
     LIKELY_BORDER = "where a hunk of one of several merges begins or ends"
     UNMERGED = "copy of the original without a merge"
-    MATCHED = "first token behind a long match"
-    WEAK = "first token behind a short match"
-    GUESSED = "first token behind a guess"
-    FOUND = "copy behind a match"
-    FOUND_WEAK = "copy behind a short match or a guess"
-    RETURN = "first token behind a block that was copied"
+    MATCHED = "first token after a long match"
+    WEAK = "first token after a short match"
+    GUESSED = "first token after a guess"
+    FOUND = "copy after a match"
+    FOUND_WEAK = "copy after a short match or a guess"
+    RETURN = "first token after a block that was copied"
 
 
 class DraftPrior:

@@ -88,7 +88,7 @@ def _iter_gains(guess: DraftCandidate, num_sequences: int, most: int, times: Ste
     survival, num_behind = 1.0, sum(num_tokens for num_tokens, _ in guess.runs)
     least = times.least_slope / (times(num_sequences) / num_sequences)
     for num_tokens, hazard in guess.runs:
-        # What is left of the draft may end the output: then no pass behind it shares the fixed cost.
+        # What is left of the draft may end the output: then no later pass shares the fixed cost.
         at_once = times(num_sequences * num_behind) / (num_sequences * num_behind)
         each = max(compute_token_seconds(hazard, num_sequences, most, times), at_once)
         for _ in range(num_tokens):

@@ -96,7 +96,7 @@ class Texts:
         self.ends = [start + len(array) for start, array in zip(self.starts, arrays, strict=False)]
         bare = [lines.strip_indents(array, True)[:2] for array in arrays]
         self._bare = SuffixIndex([numbers for numbers, _ in bare])
-        behind = np.zeros(self._bare.end + 1, dtype=np.int64)  # by bare place: the place behind the token before it
+        behind = np.zeros(self._bare.end + 1, dtype=np.int64)  # by bare place: the place after the token before it
         for start, bare_start, (_, kept) in zip(self.starts, self._bare.starts, bare, strict=False):
             behind[bare_start + 1 : bare_start + 1 + len(kept)] = kept + start + 1
         self._behind = behind.tolist()

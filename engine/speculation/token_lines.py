@@ -73,7 +73,7 @@ class TokenLines:
         blank = np.array([kind.is_blank for kind in kinds])[inverse]
         begins = np.concatenate([[at_line_start], ends[:-1]])
         indent = begins & blank
-        while True:  # blanks behind blanks at the beginning of a line: two rounds, as a rule
+        while True:  # blanks after blanks at the beginning of a line: two rounds, as a rule
             more = indent | (np.concatenate([[False], indent[:-1]]) & blank)
             if (more == indent).all():
                 break

@@ -1,7 +1,7 @@
 """A draft changes how many passes an output takes, and nothing else: greedy, sampled, with any option, in any company.
 
 Elsewhere: real models (test_speculation_real), a load of requests side by side (test_core), bit-equality in bfloat16
-(test_invariant), what an observer is shown (test_row_observer).
+(test_invariant).
 """
 
 from __future__ import annotations
