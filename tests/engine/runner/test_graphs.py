@@ -124,13 +124,13 @@ def test_a_shape_is_captured_when_nobody_waits_or_when_it_comes_again_and_again(
     way.graphs.capture_next()
     assert not way.graphs.has_work
     assert len(way.graphs) == 1
-    torch.testing.assert_close(way.hidden(decode()), first)
+    torch.testing.assert_close(way.compute_hidden(decode()), first)
     two_rows = [PagedRows([7, 8], [3, 4], range(NUM_PAGES))]
     for number in range(PATIENCE + 1):
         assert len(way.graphs) == 1, number
-        way.hidden(two_rows)
+        way.compute_hidden(two_rows)
     assert len(way.graphs) == 2
-    way.hidden([PagedRows([7, 8, 9], [3, 4, 5], range(NUM_PAGES))])
+    way.compute_hidden([PagedRows([7, 8, 9], [3, 4, 5], range(NUM_PAGES))])
     assert not way.graphs.has_work, "there are as many as there may be"
 
 
