@@ -1,4 +1,4 @@
-"""Progress of an apply: listeners, phase timings, concurrent work on several files, and traces."""
+"""Progress of an apply: listeners, phase timings, and concurrent work on several files."""
 
 from __future__ import annotations
 
@@ -6,250 +6,229 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from time import perf_counter
 from typing import Literal, TypeVar
 
-from agent_runtime.errors import Cancelled, HunkError
+from agent_runtime.request_context import RequestContext
 from agent_runtime.types import AnswerTrace, ApplyResult
+from editor.execution import stop_when
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The text of one token, or of several where one alone is not text, and how the model came by it."""
+    """The text of one token, or of several where one alone is no text, and whether the model copied or generated it."""
 
     text: str
     origin: Literal["copied", "generated"]
 
 
-class Watcher:
-    """Follows the model's work on one apply, which may ask it several times; this one cares for nothing."""
+class ProgressListener:
+    """Receives the progress of one apply or answer. Every method does nothing by default; called from any thread."""
 
     wants_text = False
-    """Whether `wrote_pieces` and `answered` are called: it takes a little time to make text of tokens."""
+    """Whether `on_pieces` and `on_answer` are called: decoding tokens to text takes a little time."""
 
-    @property
-    def is_left(self) -> bool:
-        """Whether nobody waits for the answer any more."""
-        return False
+    def on_start(self) -> None:
+        """The engine has accepted the first requests of a question."""
 
-    @property
-    def ends_with(self) -> HunkError:
-        """What the work for it ends with once `is_left`."""
-        return Cancelled("whoever asked has left")
-
-    def began(self, stop: Callable[[], None]) -> None:
-        """The model was asked; calling `stop`, from any thread, ends the apply with Cancelled."""
-
-    def entered(self, phase: str, path: str = "") -> None:
+    def on_phase(self, phase: str, path: str = "") -> None:
         """Another phase begins, named as in `timings` without its `_ms`: parse, merge, prefill, decode, verify, ...
 
-        `path` is the file's where several are worked on at once.
+        `path` is given where several files are worked on concurrently.
         """
 
-    def wrote(self, num_tokens: int) -> None:
-        """Another forward pass is over; so many tokens are written so far."""
+    def on_tokens(self, num_tokens: int) -> None:
+        """Another forward pass is over; this many tokens are written so far."""
 
-    def wrote_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
+    def on_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
         """A pass wrote these tokens of the answer for one region (from 0) of the file; `path` as above.
 
-        Together they are the answer, without its closing tag. Behind the phase `prompt` an answer begins anew.
+        Together they are the answer, without its closing tag. After the phase `prompt` an answer starts again.
         """
 
-    def answered(self, trace: AnswerTrace) -> None:
+    def on_answer(self, trace: AnswerTrace) -> None:
         """The model has answered one question."""
 
 
-class Relay(Watcher):
-    """Tells another watcher all that it is told."""
+NO_PROGRESS = ProgressListener()
+"""Ignores all progress."""
 
-    def __init__(self, watcher: Watcher) -> None:
-        self._watcher = watcher
-        self.wants_text = watcher.wants_text
 
-    @property
-    def is_left(self) -> bool:
-        """As the other knows it."""
-        return self._watcher.is_left
+class ProgressFanOut(ProgressListener):
+    """Passes progress on to several listeners."""
 
-    @property
-    def ends_with(self) -> HunkError:
-        """As the other has it."""
-        return self._watcher.ends_with
+    def __init__(self, *listeners: ProgressListener) -> None:
+        self._listeners = listeners
+        self.wants_text = any(listener.wants_text for listener in listeners)
 
-    def began(self, stop: Callable[[], None]) -> None:
+    def on_start(self) -> None:
         """Pass it on."""
-        self._watcher.began(stop)
+        for listener in self._listeners:
+            listener.on_start()
 
-    def entered(self, phase: str, path: str = "") -> None:
+    def on_phase(self, phase: str, path: str = "") -> None:
         """Pass it on."""
-        self._watcher.entered(phase, path)
+        for listener in self._listeners:
+            listener.on_phase(phase, path)
 
-    def wrote(self, num_tokens: int) -> None:
+    def on_tokens(self, num_tokens: int) -> None:
         """Pass it on."""
-        self._watcher.wrote(num_tokens)
+        for listener in self._listeners:
+            listener.on_tokens(num_tokens)
 
-    def wrote_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
-        """Pass it on."""
-        self._watcher.wrote_pieces(region, pieces, path)
+    def on_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
+        """Pass it on to those who want text."""
+        for listener in self._listeners:
+            if listener.wants_text:
+                listener.on_pieces(region, pieces, path)
 
-    def answered(self, trace: AnswerTrace) -> None:
-        """Pass it on."""
-        self._watcher.answered(trace)
+    def on_answer(self, trace: AnswerTrace) -> None:
+        """Pass it on to those who want text."""
+        for listener in self._listeners:
+            if listener.wants_text:
+                listener.on_answer(trace)
 
 
-class FirstToken(Relay):
-    """Notes when the model's first token came."""
+class FirstTokenTimer(ProgressListener):
+    """Measures the time to the model's first token."""
 
-    def __init__(self, watcher: Watcher) -> None:
-        super().__init__(watcher)
+    def __init__(self) -> None:
         self._started = perf_counter()
-        self.after_ms: float | None = None
-        """From when this was made; None where the model was not asked."""
+        self.first_token_ms: float | None = None
+        """Milliseconds since this was made; None if the model was not asked."""
 
-    def wrote(self, num_tokens: int) -> None:
-        """Note it, and pass it on."""
-        if num_tokens and self.after_ms is None:
-            self.after_ms = (perf_counter() - self._started) * 1e3
-        super().wrote(num_tokens)
+    def on_tokens(self, num_tokens: int) -> None:
+        """Note the time of the first token."""
+        if num_tokens and self.first_token_ms is None:
+            self.first_token_ms = (perf_counter() - self._started) * 1e3
+
+
+class AnswerCollector(ProgressFanOut):
+    """Passes progress on, and collects the model's answers for the trace of a result."""
+
+    def __init__(self, progress: ProgressListener) -> None:
+        super().__init__(progress)
+        self.wants_text = True
+        self._answers: list[AnswerTrace] = []
+
+    def on_answer(self, trace: AnswerTrace) -> None:
+        """Keep it, and pass it on."""
+        self._answers.append(trace)
+        super().on_answer(trace)
+
+    def add_to(self, result: ApplyResult) -> ApplyResult:
+        """Return the result with its trace."""
+        return replace(result, trace=tuple(self._answers))
 
 
 Result = TypeVar("Result")
 
-AT_ONCE = 16
-"""Files of one apply for which the model is asked at once, a thread each; others come as these finish."""
+MAX_CONCURRENT_FILES = 16
+"""Files of one apply for which the model is asked concurrently, a thread each; others start as these finish."""
 
-Works = Sequence[tuple[str, Callable[[Watcher], Result]]]
-"""Each piece of work, and the path of the file that it is about."""
+Work = Callable[[RequestContext, ProgressListener], Result]
 
 
-def at_once(works: Works[Result], watcher: Watcher) -> list[Result]:
-    """What each comes to, in their order; where one fails, the others are stopped and its error is raised.
+def run_concurrently(
+    works: Sequence[tuple[str, Work[Result]]], context: RequestContext, progress: ProgressListener
+) -> list[Result]:
+    """Run the work for each path in a thread of its own; return the results in order.
 
-    The watcher is told the paths, the sum of what all have written, and the answers in the order of the works.
+    If one fails, the others are cancelled and its error is raised. A single one runs in this thread. The listener
+    receives the paths, the sum of the tokens of all, and the answers in the order of the works.
     """
     if len(works) < 2:
-        return [work(watcher) for _, work in works]
-    crowd = _Crowd(watcher)
-    members = [_Member(crowd, path) for path, _ in works]
-    with ThreadPoolExecutor(min(len(works), AT_ONCE), thread_name_prefix="apply") as threads:
+        return [work(context, progress) for _, work in works]
+    context = replace(context, cancel=context.cancel.make_child())
+    fan_in = _FanInProgress(progress)
+    files = [_FileProgress(fan_in, path) for path, _ in works]
+
+    def run(work: Work[Result], file: _FileProgress) -> Result:
+        with stop_when(lambda: context.cancel.fault):  # a thread of its own inherits no bound of the editor's work
+            return work(context, file)
+
+    with ThreadPoolExecutor(min(len(works), MAX_CONCURRENT_FILES), thread_name_prefix="apply") as threads:
         running: list[Future[Result]] = [
-            threads.submit(copy_context().run, work, member) for (_, work), member in zip(works, members, strict=True)
+            threads.submit(run, work, file) for (_, work), file in zip(works, files, strict=True)
         ]
         try:
             wait(running, return_when=FIRST_EXCEPTION)
-        finally:  # also where somebody presses Ctrl-C meanwhile
-            failed = [one for one in running if one.done() and one.exception()]
-            if not all(one.done() for one in running):
-                for one in running:
-                    one.cancel()  # those that have not begun
-                crowd.stop()
+        finally:  # also after Ctrl-C
+            failed = [future for future in running if future.done() and future.exception()]
+            if not all(future.done() for future in running):
+                for future in running:
+                    future.cancel()  # those that have not started
+                context.cancel.cancel()
         if failed:
             failed[0].result()
-    for member in members:
-        member.tell_answers()
-    return [one.result() for one in running]
+    for file in files:
+        file.report_answers()
+    return [future.result() for future in running]
 
 
-class _Crowd(Relay):
-    """What the pieces of work have in common."""
+class _FanInProgress:
+    """Sums up the tokens of the files of one apply."""
 
-    def __init__(self, watcher: Watcher) -> None:
-        super().__init__(watcher)
+    def __init__(self, progress: ProgressListener) -> None:
+        self.progress = progress
         self._lock = Lock()
-        self._stops: list[Callable[[], None]] = []
-        self._is_stopped = False
-        self._written: dict[int, int] = {}
+        self._num_tokens: dict[_FileProgress, int] = {}
 
-    def began(self, stop: Callable[[], None]) -> None:
-        """Pass it on, and remember it, or stop at once where another has failed."""
+    def on_tokens(self, file: _FileProgress, num_tokens: int) -> None:
+        """Report the sum over all files."""
         with self._lock:
-            self._stops.append(stop)
-            is_stopped = self._is_stopped
-        super().began(stop)
-        if is_stopped:
-            stop()
-
-    def wrote_in(self, member: int, num_tokens: int) -> None:
-        """Tell the sum."""
-        with self._lock:
-            self._written[member] = num_tokens
-            total = sum(self._written.values())
-        self.wrote(total)
-
-    def stop(self) -> None:
-        """One has failed: the others are in vain."""
-        with self._lock:
-            self._is_stopped = True
-            stops = list(self._stops)
-        for stop in stops:
-            stop()
+            self._num_tokens[file] = num_tokens
+            total = sum(self._num_tokens.values())
+        self.progress.on_tokens(total)
 
 
-class _Member(Relay):
-    """Follows one piece of work."""
+class _FileProgress(ProgressListener):
+    """Passes on the progress of one of several files, with its path."""
 
-    def __init__(self, crowd: _Crowd, path: str) -> None:
-        super().__init__(crowd)
-        self._crowd = crowd
+    def __init__(self, fan_in: _FanInProgress, path: str) -> None:
+        self._fan_in = fan_in
+        self._progress = fan_in.progress
         self._path = path
         self._answers: list[AnswerTrace] = []
+        self.wants_text = self._progress.wants_text
 
-    def entered(self, phase: str, path: str = "") -> None:
+    def on_start(self) -> None:
+        """Pass it on."""
+        self._progress.on_start()
+
+    def on_phase(self, phase: str, path: str = "") -> None:
         """Pass it on with the path."""
-        super().entered(phase, path or self._path)
+        self._progress.on_phase(phase, path or self._path)
 
-    def wrote(self, num_tokens: int) -> None:
-        """Pass on the sum."""
-        self._crowd.wrote_in(id(self), num_tokens)
+    def on_tokens(self, num_tokens: int) -> None:
+        """Pass on the sum over all files."""
+        self._fan_in.on_tokens(self, num_tokens)
 
-    def wrote_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
+    def on_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
         """Pass it on with the path."""
-        super().wrote_pieces(region, pieces, path or self._path)
+        self._progress.on_pieces(region, pieces, path or self._path)
 
-    def answered(self, trace: AnswerTrace) -> None:
-        """Keep it until all have ended."""
+    def on_answer(self, trace: AnswerTrace) -> None:
+        """Keep it until all files are done."""
         self._answers.append(trace)
 
-    def tell_answers(self) -> None:
-        """Pass them on."""
+    def report_answers(self) -> None:
+        """Pass the answers on."""
         for trace in self._answers:
-            super().answered(trace)
+            self._progress.on_answer(trace)
 
 
-class Tracing(Relay):
-    """Passes on to another watcher all that it is told, and keeps the answers."""
-
-    def __init__(self, watcher: Watcher) -> None:
-        super().__init__(watcher)
-        self.wants_text = True
-        self.answers: list[AnswerTrace] = []
-
-    def answered(self, trace: AnswerTrace) -> None:
-        """Keep it, and pass it on."""
-        self.answers.append(trace)
-        super().answered(trace)
-
-
-def traced(wanted: bool, watcher: Watcher, work: Callable[[Watcher], ApplyResult]) -> ApplyResult:
-    """What `work` comes to, with its trace where one is wanted."""
-    if not wanted:
-        return work(watcher)
-    tracing = Tracing(watcher)
-    result = work(tracing)
-    return replace(result, trace=tuple(tracing.answers))
+def _ignore_phase(phase: str) -> None:
+    """Ignore it."""
 
 
 @dataclass(slots=True)
 class Timings:
-    """Adds up the milliseconds of each phase, whose beginning `entered` is told.
+    """Adds up the milliseconds of each phase and reports when one begins. `total_ms` runs from the start to the end."""
 
-    `total_ms` runs from the start to the end.
-    """
-
-    entered: Callable[[str], None] = lambda phase: None
+    on_phase: Callable[[str], None] = _ignore_phase
     by_phase: dict[str, float] = field(default_factory=dict)
     _started: float = field(default_factory=time.perf_counter)
 
@@ -257,16 +236,16 @@ class Timings:
     def phase(self, name: str) -> Iterator[None]:
         """Time the block as `<name>_ms`."""
         started = time.perf_counter()
-        self.entered(name)
+        self.on_phase(name)
         yield
         self.add({f"{name}_ms": (time.perf_counter() - started) * 1e3})
 
     def add(self, by_phase: Mapping[str, float]) -> None:
-        """Add phases that were timed elsewhere; a total among them is left out."""
+        """Add phases that were timed elsewhere, without their total."""
         for name, value in by_phase.items():
             if name != "total_ms":
                 self.by_phase[name] = self.by_phase.get(name, 0.0) + value
 
-    def finished(self) -> dict[str, float]:
-        """All phases and `total_ms`."""
+    def total(self) -> dict[str, float]:
+        """Return all phases and `total_ms`."""
         return self.by_phase | {"total_ms": (time.perf_counter() - self._started) * 1e3}

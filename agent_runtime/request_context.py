@@ -1,95 +1,89 @@
-"""The record of the current request, and its outcome for observers."""
+"""What a request carries through the service: whose it is, its priority, and its cancellation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Self
+from threading import Lock
 
-from agent_runtime.errors import HunkError
-from agent_runtime.types import ApplyResult, Certainty, Method, Usage
+from agent_runtime.access import LOCAL, Principal
+from agent_runtime.errors import Cancelled, HunkError
+
+
+def _find_no_fault() -> HunkError | None:
+    return None
+
+
+def _release_nothing() -> None:
+    """Release no CPU slot: the work holds none."""
+
+
+class CancelToken:
+    """Cancels the work for one request. Used from any thread."""
+
+    def __init__(self, find_fault: Callable[[], HunkError | None] = _find_no_fault) -> None:
+        """`find_fault` may give another reason to end the work, such as the end of the service; it is polled."""
+        self._find_fault = find_fault
+        self._lock = Lock()
+        self._is_cancelled = False
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the work has to end."""
+        return self.fault is not None
+
+    @property
+    def fault(self) -> HunkError | None:
+        """The error that the work has to end with, None while it may go on."""
+        return self._find_fault() or (Cancelled("whoever asked has left") if self._is_cancelled else None)
+
+    def cancel(self) -> None:
+        """Cancel the work, and call the callbacks that were added; a second call does nothing."""
+        with self._lock:
+            self._is_cancelled = True
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def add_callback(self, callback: Callable[[], None]) -> None:
+        """Have `cancel` call this; if it was called already, call it now."""
+        with self._lock:
+            is_cancelled = self._is_cancelled
+            if not is_cancelled:
+                self._callbacks.append(callback)
+        if is_cancelled:
+            callback()
+
+    def raise_if_cancelled(self) -> None:
+        """Raise the error that the work has to end with, if it has to."""
+        if (fault := self.fault) is not None:
+            raise fault
+
+    def make_child(self) -> CancelToken:
+        """Return a token that is cancelled with this one, and that can be cancelled alone."""
+        child = CancelToken(lambda: self.fault)
+        self.add_callback(child.cancel)
+        return child
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """One request that has been answered.
+class RequestContext:
+    """What a request carries from the middleware to the engine.
 
-    route: as in the OpenAPI document, such as `/apply`. outcome: `merged`, `rejected`, `noop` or `answered`; else the
-    kind of the problem, such as `edit-refused`. timings: milliseconds, as in the answer. edits: who merged each file,
-    and how sure that is. first_token_ms: from the request to the model's first token, None where it was not asked.
+    flow: whose share of the model and of the processor the request takes: a tenant, or a network where the service
+    knows no tokens. priority: the engine admits smaller numbers first (`quotas.FairQueue`). release_slot: gives the
+    CPU slot back that the work holds; a request that waits for the model must not hold one.
     """
 
-    route: str
-    tenant: str
-    outcome: str
-    usage: Usage = field(default_factory=Usage)
-    timings: Mapping[str, float] = field(default_factory=dict)
-    edits: tuple[tuple[Method, Certainty], ...] = ()
-    first_token_ms: float | None = None
+    principal: Principal = LOCAL
+    flow: str = ""
+    priority: int = 0
+    request_id: str = ""
+    cancel: CancelToken = field(default_factory=CancelToken)
+    release_slot: Callable[[], None] = _release_nothing
 
-    @classmethod
-    def with_result(cls, route: str, tenant: str, result: ApplyResult, first_token_ms: float | None = None) -> Self:
-        """An apply that has its answer, a rejected merge among them."""
-        edits = tuple((file.method, file.certainty) for file in result.files)
-        return cls(route, tenant, result.status, result.usage, result.timings, edits, first_token_ms)
-
-    @classmethod
-    def with_fault(cls, route: str, tenant: str, fault: HunkError) -> Self:
-        """A request that was answered with a problem."""
-        return cls(route, tenant, fault.kind)
-
-
-class Observer:
-    """Counts what happens; this one cares for nothing. Called from any thread, and has to be quick."""
-
-    def finished(self, request: Finished) -> None:
-        """A request has been answered."""
-
-
-@dataclass(slots=True)
-class RequestRecord:
-    """One HTTP request. `round` is whose turn it is at the model (`quotas.Turns`), `holder` whose shares it takes of.
-
-    `outcome` and the tokens stay empty where it asked for no edit and no model.
-    """
-
-    round: int = 0
-    holder: str = ""
-    outcome: str = ""
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    approximate_tokens: int = 0
-    completion_tokens: int = 0
-
-
-CURRENT: ContextVar[RequestRecord | None] = ContextVar("hunk_request", default=None)
-"""Threads that work on a request have a copy of its context, and so the same record."""
-
-
-def current_round() -> int:
-    """The round of the request that is worked on, 0 outside of a service."""
-    record = CURRENT.get()
-    return 0 if record is None else record.round
-
-
-def current_holder() -> str:
-    """Whose shares of the service the request takes of that is worked on, '' outside of a service."""
-    record = CURRENT.get()
-    return "" if record is None else record.holder
-
-
-class RecordObserver(Observer):
-    """Notes in the record of the current request what it took; one of several parts (a batch) adds to it."""
-
-    def finished(self, request: Finished) -> None:
-        """Note it."""
-        record = CURRENT.get()
-        if record is None:
-            return
-        usage = request.usage
-        record.outcome = request.outcome if record.outcome in ("", request.outcome) else "mixed"
-        record.prompt_tokens += usage.prompt
-        record.cached_tokens += usage.cached
-        record.approximate_tokens += usage.reused_approximate
-        record.completion_tokens += usage.completion
+    @property
+    def tenant(self) -> str:
+        """The tenant that sent the request."""
+        return self.principal.tenant

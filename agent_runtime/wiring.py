@@ -11,7 +11,7 @@ import torch
 from opentelemetry.trace import TracerProvider
 
 from agent_runtime.apply.pipeline import Applier
-from agent_runtime.apply.rule_process import RULE_SECONDS, Aside
+from agent_runtime.apply.rule_process import RULE_SECONDS, RuleProcesses
 from agent_runtime.errors import BadRequest
 from agent_runtime.llm.merger import ModelMerger, warm
 from agent_runtime.llm.model_slot import ModelSlot
@@ -20,7 +20,7 @@ from agent_runtime.models.config import DEFAULT_SPAN_GIB, LoadOptions, MergeOpti
 from agent_runtime.models.loader import LoadedModel, load_model
 from agent_runtime.models.progress import Progress, SilentProgress
 from agent_runtime.models.store import ModelFiles, ModelStore, resolve
-from agent_runtime.quotas import TenantLimits, Tenants
+from agent_runtime.quotas import TenantLimits, TenantRateLimiter
 from agent_runtime.server.dependencies import Service
 from agent_runtime.telemetry.metrics import Metering
 from agent_runtime.workspace.registry import WorkspaceRegistry
@@ -164,11 +164,11 @@ def service(
     """
     rule_seconds = min(RULE_SECONDS, deadline_s or RULE_SECONDS)
     return Service(
-        Applier(slot.get, Aside(rule_seconds)),
+        Applier(slot.get, RuleProcesses(rule_seconds)),
         slot,
         workspaces,
         metering=Metering(slot.stats),
-        tenants=Tenants(limits or TenantLimits()),
+        tenants=TenantRateLimiter(limits or TenantLimits()),
         traces=traces,
         rule_seconds=rule_seconds,
     )

@@ -7,7 +7,7 @@ that is moved, a deleted one that is created anew.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -27,18 +27,15 @@ from agent_runtime.apply.result import (
 from agent_runtime.edit_selection import as_blocks
 from agent_runtime.errors import BadRequest, TooLarge
 from agent_runtime.llm.interface import ModelTask
-from agent_runtime.progress import Timings
 from agent_runtime.types import (
     Action,
     ApplyRequest,
-    ApplyResult,
     FileResult,
     PatchRequest,
     Reader,
     Reason,
     Status,
     least_sure,
-    total_usage,
 )
 from editor import codec, patch_set
 from editor.errors import EditSyntaxError
@@ -49,31 +46,46 @@ from editor.verify import verify
 
 MAX_FILES = 1000
 
-Ask = Callable[[Sequence[ModelTask]], list[Outcome]]
-"""Has a model merge each file's edit into its text, all at once."""
+Originals = Mapping[str, tuple[bytes, codec.SourceText]]
+"""The files that exist, by path: their bytes, and the same as text."""
 
 
-def apply_patch(request: PatchRequest, read: Reader, ask: Ask, timings: Timings) -> ApplyResult:
-    """Merge the edit into the files that it names; see `Applier.apply_patch`."""
-    with timings.phase("parse"):
-        edits = edits_of(request)
-        originals = {path: (data, decode(data, path)) for path, data in files_named(edits, read).items()}
-    with timings.phase("merge"):
-        texts = {path: source.text for path, (_, source) in originals.items()}
-        found = patch_set.merge_files(texts, edits).files
-        steps = [_Step(edit, result) for edit, result in zip(edits, found, strict=True)]
-        asked = _to_be_asked(steps, texts, request)
-    tasks = {at: _task(step, texts, request) for at, step in enumerate(steps) if at in asked}
-    by_model = dict(zip(tasks, ask(list(tasks.values())), strict=True))
-    steps = [replace(step, by_model=by_model.get(at)) for at, step in enumerate(steps)]
-    with timings.phase("verify"):
-        files = tuple(file.result(originals, request.policy) for file in _by_file(steps, originals))
-    usage = total_usage(step.by_model.usage for step in steps if step.by_model is not None)
-    return ApplyResult(files, usage, timings.finished())
+def parse_patch(request: PatchRequest, read: Reader) -> tuple[tuple[ParsedEdit, ...], Originals]:
+    """Parse the edit of each file, and the files that exist.
+
+    Raises EditRefused, TooLarge, BadFile, BadRequest where a file is not named, and what `read` raises.
+    """
+    edits = parse_edits(request)
+    return edits, {path: (data, decode(data, path)) for path, data in read_files(edits, read).items()}
 
 
-def edits_of(request: PatchRequest) -> tuple[ParsedEdit, ...]:
-    """The edit of each file; raises EditRefused, TooLarge, or BadRequest where a file is not named."""
+def merge_patch_by_rule(
+    request: PatchRequest, edits: Sequence[ParsedEdit], originals: Originals
+) -> tuple[list[Step], dict[int, ModelTask]]:
+    """Merge each edit by rules; return the steps, and the tasks for the model by the index of their step.
+
+    Raises EditRefused for the edits that neither rules nor the model may decide.
+    """
+    texts = {path: source.text for path, (_, source) in originals.items()}
+    merged = patch_set.merge_files(texts, edits).files
+    steps = [Step(edit, result) for edit, result in zip(edits, merged, strict=True)]
+    open_steps = _find_open_steps(steps, texts, request)
+    return steps, {at: _make_task(step, texts, request) for at, step in enumerate(steps) if at in open_steps}
+
+
+def build_patch_results(
+    request: PatchRequest, steps: Sequence[Step], outcomes: Mapping[int, Outcome], originals: Originals
+) -> tuple[FileResult, ...]:
+    """Verify all merges, and return the entries of the files; `outcomes` are the model's, by the index of the step."""
+    if request.instruction:  # it counts in the checks of an approximate answer, and not in those of a set of edits
+        outcomes = {at: replace(outcome, verified=None) for at, outcome in outcomes.items()}
+    steps = [replace(step, by_model=outcomes.get(at)) for at, step in enumerate(steps)]
+    files = _group_by_file(steps, originals)
+    return tuple(file.build_result(originals, request.policy) for file in files)
+
+
+def parse_edits(request: PatchRequest) -> tuple[ParsedEdit, ...]:
+    """Return the edit of each file; raises EditRefused, TooLarge, or BadRequest where a file is not named."""
     try:
         edits = parse_files(request.edit, request.format)
     except EditSyntaxError as error:
@@ -85,19 +97,15 @@ def edits_of(request: PatchRequest) -> tuple[ParsedEdit, ...]:
     return edits
 
 
-def files_named(edits: Sequence[ParsedEdit], read: Reader) -> dict[str, bytes]:
-    """The files that edits name, those that there are; raises what `read` raises."""
+def read_files(edits: Sequence[ParsedEdit], read: Reader) -> dict[str, bytes]:
+    """Return the files that edits name, those that exist; raises what `read` raises."""
     found = {path: read(path) for path in patch_set.list_paths(edits)}
     return {path: data for path, data in found.items() if data is not None}
 
 
-Originals = Mapping[str, tuple[bytes, codec.SourceText]]
-"""The files that exist, by path: bytes, and these as text."""
-
-
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """One edit, what the rules make of it in its place in the set, and what a model made of it if it was asked."""
+class Step:
+    """One edit, its merge by rules at its place in the set, and the model's merge if the model was asked."""
 
     edit: ParsedEdit
     by_rule: patch_set.FileResult
@@ -110,37 +118,37 @@ class _Step:
 
 @dataclass(slots=True)
 class _File:
-    """One file on its way through the set: where it stands now, its text there, and what was seen so far."""
+    """One file during the set of edits: its current path and text, and the steps and checks so far."""
 
     path: str
     before: str | None
     text: str | None
     now_at: str
-    steps: list[_Step] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     checks: dict[str, Check] = field(default_factory=dict)
 
-    def take(self, step: _Step) -> None:
-        """Carry out one step on this file, and check it."""
-        for check in _checks(step, self.text, self.path):
+    def add_step(self, step: Step) -> None:
+        """Carry out one step on this file, and verify it."""
+        for check in _verify(step, self.text, self.path):
             known = self.checks.get(check.name)
             if known is None or known.ok:
                 self.checks[check.name] = check
         self.steps.append(step)
         self.text, self.now_at = step.text, step.by_rule.new_path
 
-    def result(self, originals: Originals, policy: Policy) -> FileResult:
-        """The file's entry in the answer."""
-        path = self.path if self.before is not None or self._is_done else self.now_at
+    def build_result(self, originals: Originals, policy: Policy) -> FileResult:
+        """Return the file's entry in the result."""
+        path = self.path if self.before is not None or self._is_noop else self.now_at
         data, source = originals.get(self.path) or originals.get(self.now_at) or (b"", codec.decode(b""))
         by_model = next((step.by_model for step in self.steps if step.by_model is not None), None)
-        outcome = by_model or _by_rule(self.steps)
-        if self._is_done:
+        outcome = by_model or _summarize_rules(self.steps)
+        if self._is_noop:
             after = before = original_version(data, source) if self.now_at in originals else NO_FILE
-            checks = self._noop()
+            checks = self._noop_checks()
             status: Status = "noop"
         else:
             before = NO_FILE if self.before is None else original_version(data, source)
-            after = self._merged(source, by_model=by_model is not None and by_model.certainty == "model")
+            after = self._merged_version(source, by_model=by_model is not None and by_model.certainty == "model")
             checks = tuple(self.checks.values())
             status = status_of(checks, policy)
         move_to = self.now_at if self.now_at != path else ""
@@ -151,23 +159,23 @@ class _File:
         )
 
     @property
-    def _is_done(self) -> bool:
-        return all(_done(step) for step in self.steps)
+    def _is_noop(self) -> bool:
+        return all(_is_noop(step) for step in self.steps)
 
     @property
     def _action(self) -> Action:
-        if self._is_done:
+        if self._is_noop:
             return self.steps[-1].edit.action
         if self.before is None:
             return "create"
         return "delete" if self.text is None else "update"
 
-    def _noop(self) -> tuple[Check, ...]:
+    def _noop_checks(self) -> tuple[Check, ...]:
         outcomes = (step.by_rule.outcome for step in self.steps)
         details = dict.fromkeys(outcome.detail for outcome in outcomes if isinstance(outcome, AlreadyApplied))
         return (Check("already_applied", True, " ".join(details)),)
 
-    def _merged(self, source: codec.SourceText, *, by_model: bool) -> Version:
+    def _merged_version(self, source: codec.SourceText, *, by_model: bool) -> Version:
         if self.text is None:
             return NO_FILE
         outcome = self.steps[0].by_rule.outcome
@@ -175,10 +183,10 @@ class _File:
         return merged_version(self.text, source, by_model=by_model, ops=ops)
 
 
-def _to_be_asked(steps: Sequence[_Step], texts: Mapping[str, str], request: PatchRequest) -> set[int]:
-    """Return the steps that a model has to decide; raises EditRefused for those that nothing may decide."""
+def _find_open_steps(steps: Sequence[Step], texts: Mapping[str, str], request: PatchRequest) -> set[int]:
+    """Return the indices of the steps that the model has to decide. Raises EditRefused for those that nothing may."""
     named = Counter(path for step in steps for path in (step.edit.path, step.edit.move_to) if path)
-    asked: set[int] = set()
+    open_steps: set[int] = set()
     reasons: list[Reason] = []
     for at, step in enumerate(steps):
         outcome = step.by_rule.outcome
@@ -188,26 +196,26 @@ def _to_be_asked(steps: Sequence[_Step], texts: Mapping[str, str], request: Patc
         if reason is not None:
             reasons.append(reason)
         elif is_plain and (request.mode == "model" or isinstance(outcome, Unresolved)):
-            asked.add(at)
+            open_steps.add(at)
     if reasons:
         raise refusal(reasons)
-    return asked
+    return open_steps
 
 
-def _is_plain_update(step: _Step, named: Counter[str]) -> bool:
+def _is_plain_update(step: Step, named: Counter[str]) -> bool:
     edit = step.edit
     alone = named[edit.path] == 1 and edit.move_to in ("", edit.path)
     return edit.action == "update" and alone and bool(as_blocks(edit))
 
 
-def _task(step: _Step, texts: Mapping[str, str], request: PatchRequest) -> ModelTask:
+def _make_task(step: Step, texts: Mapping[str, str], request: PatchRequest) -> ModelTask:
     path = step.by_rule.path
     single = ApplyRequest(original=b"", edit=as_blocks(step.edit), path=path, **request.options())
     return ModelTask(texts[path], single, step.edit, step.by_rule.outcome)
 
 
-def _by_file(steps: Sequence[_Step], originals: Originals) -> list[_File]:
-    """Put the steps of one file together.
+def _group_by_file(steps: Sequence[Step], originals: Originals) -> list[_File]:
+    """Group the steps by file.
 
     Where a file was moved to a path at which another stands, an edit of that path means the other one, as in the diff
     of two files that change places.
@@ -221,27 +229,30 @@ def _by_file(steps: Sequence[_Step], originals: Originals) -> list[_File]:
             before = originals[path][1].text if path in originals and not moved_away else None
             file = _File(path, before, before, path)
             files.append(file)
-        file.take(step)
+        file.add_step(step)
     return files
 
 
-def _checks(step: _Step, before: str | None, path: str) -> tuple[Check, ...]:
-    text = step.text
-    if text is None or _done(step):
+def _verify(step: Step, before: str | None, path: str) -> tuple[Check, ...]:
+    """Return the checks of one step; none of a deleted file and of a step that changes nothing."""
+    text, outcome = step.text, step.by_model
+    if text is None or _is_noop(step):
         return ()
     language = find_language(path)
-    if step.by_model is None:
+    if outcome is None:
         return verify(before or "", text, step.edit, language)
-    made = step.by_model
-    by_model = made.certainty == "model"
-    return verify(before or "", text, step.edit, language, truncated=made.truncated, by_model=by_model) + made.checks
+    if outcome.verified is not None:
+        return outcome.verified + outcome.checks
+    by_model = outcome.certainty == "model"
+    checks = verify(before or "", text, step.edit, language, truncated=outcome.truncated, by_model=by_model)
+    return checks + outcome.checks
 
 
-def _done(step: _Step) -> bool:
+def _is_noop(step: Step) -> bool:
     return step.by_model is None and isinstance(step.by_rule.outcome, AlreadyApplied)
 
 
-def _by_rule(steps: Sequence[_Step]) -> Outcome:
+def _summarize_rules(steps: Sequence[Step]) -> Outcome:
     made = [step.by_rule.outcome for step in steps if isinstance(step.by_rule.outcome, Merged)]
     rung = made[-1].rung if made else "exact"
     known = [one.confidence for one in made if one.confidence is not None]

@@ -1,20 +1,20 @@
-"""Applies an edit: parse, merge by rule or by the model, verify."""
+"""Applies an edit: parse, merge by rules or by the model, verify."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from agent_runtime.apply.multi_file import apply_patch
+from agent_runtime.apply.multi_file import build_patch_results, merge_patch_by_rule, parse_patch
 from agent_runtime.apply.result import (
     Outcome,
     decode,
     file_result,
+    find_endings_to_change,
     merged_version,
     original_version,
-    other_endings,
     reason_of,
     refusal,
     refused,
@@ -23,11 +23,18 @@ from agent_runtime.apply.result import (
     unsure,
     with_path,
 )
-from agent_runtime.apply.rule_process import Aside, LargeFilesError
+from agent_runtime.apply.rule_process import LargeFilesError, RuleProcesses
 from agent_runtime.edit_selection import as_blocks, edit_for
 from agent_runtime.errors import EditRefused, ModelUnavailable
-from agent_runtime.llm.interface import Merger, ModelChoice, ModelMerge, ModelTask, mode_of
-from agent_runtime.progress import Timings, Watcher, at_once, traced
+from agent_runtime.llm.interface import Merger, ModelChoice, ModelMerge, ModelTask, resolve_reuse_mode
+from agent_runtime.progress import (
+    NO_PROGRESS,
+    AnswerCollector,
+    ProgressListener,
+    Timings,
+    run_concurrently,
+)
+from agent_runtime.request_context import RequestContext
 from agent_runtime.types import (
     ApplyRequest,
     ApplyResult,
@@ -35,7 +42,6 @@ from agent_runtime.types import (
     PatchRequest,
     Reader,
     Reason,
-    Usage,
     is_as_sure,
     total_usage,
 )
@@ -50,134 +56,172 @@ from editor.types import AlreadyApplied, Check, Merged, MergeOutcome, ParsedEdit
 from editor.verify import is_accepted, verify
 
 ModelSource = Callable[[], Merger]
-"""Gives the model when an edit needs it; raises ModelUnavailable where there is none (yet)."""
-
-
-_NOBODY = Watcher()
+"""Returns the model when an edit needs it; raises ModelUnavailable if there is none (yet)."""
 
 
 class Applier:
-    """The apply pipeline. Writes nothing; who may decide what no rule decides is told by `refused`."""
+    """The apply pipeline. Writes nothing."""
 
-    def __init__(self, model: ModelSource, aside: Aside | None = None) -> None:
-        """What rules do with large texts is done `aside`, where that is given; the model is asked here."""
+    def __init__(self, model: ModelSource, processes: RuleProcesses | None = None) -> None:
+        """`processes` run the rules on large texts, if given. The model is always asked in this process."""
         self._model = model
-        self._aside = aside
+        self._processes = processes
 
-    def apply(self, request: ApplyRequest, watcher: Watcher = _NOBODY) -> ApplyResult:
-        """Merge the request's edit into its file; of an edit of several files, the part that fits its path.
+    def apply(
+        self, request: ApplyRequest, context: RequestContext | None = None, progress: ProgressListener = NO_PROGRESS
+    ) -> ApplyResult:
+        """Merge one edit into one file; of an edit of several files, the part that fits its path.
 
-        Raises BadFile, EditRefused, BadRequest, TooLarge, ModelUnavailable and what else `Merger.merge` raises; a merge
-        that a check rejects is an answer with status `rejected`, not an error.
+        Raises BadFile, EditRefused, BadRequest, TooLarge, ModelUnavailable and what else `Merger.merge` raises. A merge
+        that a check rejects is a result with status `rejected`, not an error.
         """
+        context, answers = context or RequestContext(), AnswerCollector(progress)
+        progress = answers if request.trace else progress
         with use_cache_of(request.salt):
-            return traced(request.trace, watcher, lambda watcher: self._apply(request, watcher))
+            result = self._apply_in_process("apply", request, [request], context, progress)
+            if result is None:
+                timings = Timings(progress.on_phase)
+                with timings.phase("parse"):
+                    file = _parse(request)
+                with timings.phase("merge"):
+                    outcome = _merge_by_rule(file)
+                if isinstance(outcome, ModelTask):
+                    (outcome,) = self._ask_model([outcome], context, progress)
+                    timings.add(outcome.timings)
+                with timings.phase("verify"):
+                    merged = _build_result(file, outcome)
+                result = ApplyResult((merged,), outcome.usage, timings.total())
+        return answers.add_to(result) if request.trace else result
 
-    def _apply(self, request: ApplyRequest, watcher: Watcher) -> ApplyResult:
-        if self._aside is not None and self._aside.takes([request]):
-            made = self._aside.ask(("apply", (request,)), watcher, self._decide)
-            if made is not None:
-                return made
-        begun = _begin(request, watcher)
-        return _finish(begun, self._asked([begun], watcher)[0])
+    def apply_each(
+        self,
+        requests: Sequence[ApplyRequest],
+        context: RequestContext | None = None,
+        progress: ProgressListener = NO_PROGRESS,
+    ) -> ApplyResult:
+        """Merge several edits, each into its file: all or none. Raises what `apply` raises; EditRefused for all."""
+        context, answers = context or RequestContext(), AnswerCollector(progress)
+        wants_trace = any(request.trace for request in requests)
+        progress = answers if wants_trace else progress
+        with use_cache_of(requests[0].salt if requests else ""):  # all have one sender
+            result = self._apply_in_process("apply_each", requests, requests, context, progress)
+            if result is None:
+                result = self._apply_each_here(requests, context, progress)
+        return answers.add_to(result) if wants_trace else result
 
-    def apply_each(self, requests: Sequence[ApplyRequest], watcher: Watcher = _NOBODY) -> ApplyResult:
-        """Merge several edits, each into its file: all or none. Raises what `apply` raises, EditRefused for all."""
-        wanted = any(request.trace for request in requests)
-        with use_cache_of(requests[0].salt if requests else ""):  # all are of one sender
-            return traced(wanted, watcher, lambda watcher: self._apply_each(requests, watcher))
-
-    def _apply_each(self, requests: Sequence[ApplyRequest], watcher: Watcher) -> ApplyResult:
-        if self._aside is not None and self._aside.takes(requests):
-            made = self._aside.ask(("apply_each", (requests,)), watcher, self._decide)
-            if made is not None:
-                return made
-        timings = Timings()
-        begun: list[_Begun] = []
+    def _apply_each_here(
+        self, requests: Sequence[ApplyRequest], context: RequestContext, progress: ProgressListener
+    ) -> ApplyResult:
+        timings = Timings(progress.on_phase)
+        merges: list[tuple[_ParsedFile, Outcome | ModelTask]] = []
         reasons: list[Reason] = []
         for request in requests:
             try:
-                begun.append(_begin(request, watcher))
-            except EditRefused as refused:
-                reasons += with_path(refused.reasons, request.path)
+                with timings.phase("parse"):
+                    file = _parse(request)
+                with timings.phase("merge"):
+                    merges.append((file, _merge_by_rule(file)))
+            except EditRefused as fault:
+                reasons += with_path(fault.reasons, request.path)
         if reasons:
             raise refusal(reasons)
-        outcomes = self._asked(begun, watcher)
-        results = [_finish(one, outcome) for one, outcome in zip(begun, outcomes, strict=True)]
-        for result in results:
-            timings.add(result.timings)
-        files = tuple(result.file for result in results)
-        return ApplyResult(files, total_usage([result.usage for result in results]), timings.finished())
+        tasks = [outcome for _, outcome in merges if isinstance(outcome, ModelTask)]
+        answers = iter(self._ask_model(tasks, context, progress))
+        outcomes = [next(answers) if isinstance(outcome, ModelTask) else outcome for _, outcome in merges]
+        files: list[FileResult] = []
+        for (file, _), outcome in zip(merges, outcomes, strict=True):
+            timings.add(outcome.timings)
+            with timings.phase("verify"):
+                files.append(_build_result(file, outcome))
+        return ApplyResult(tuple(files), total_usage([outcome.usage for outcome in outcomes]), timings.total())
 
-    def _asked(self, begun: Sequence[_Begun], watcher: Watcher) -> list[Outcome | AlreadyApplied]:
-        """What becomes of each: as the rules have it, or as the model has where they leave it open."""
-        tasks = [(one.by_rule, one.timings) for one in begun if isinstance(one.by_rule, ModelTask)]
-        made = iter(self._ask_for_each(tasks, watcher))
-        return [next(made) if isinstance(one.by_rule, ModelTask) else one.by_rule for one in begun]
-
-    def _ask_for_each(self, tasks: Sequence[tuple[ModelTask, Timings]], watcher: Watcher) -> list[Outcome]:
-        """Have the model decide on files that have nothing to do with one another, all at once."""
-        return at_once(
-            [(task.request.path, partial(self._ask_model, task, timings)) for task, timings in tasks], watcher
-        )
-
-    def _decide(self, tasks: Sequence[ModelTask], watcher: Watcher) -> list[tuple[Outcome, Mapping[str, float]]]:
-        """The same with the milliseconds of each, for rules that work aside."""
-        timed = [(task, Timings(watcher.entered)) for task in tasks]
-        made = self._ask_for_each(timed, watcher)
-        return [(outcome, timings.by_phase) for outcome, (_, timings) in zip(made, timed, strict=True)]
-
-    def apply_patch(self, request: PatchRequest, read: Reader, watcher: Watcher = _NOBODY) -> ApplyResult:
-        """Merge an edit of the files that it names, which `read` gives: all or none. Raises what `apply` raises."""
+    def apply_patch(
+        self,
+        request: PatchRequest,
+        read: Reader,
+        context: RequestContext | None = None,
+        progress: ProgressListener = NO_PROGRESS,
+    ) -> ApplyResult:
+        """Merge one edit into the files that it names, which `read` returns: all or none. Raises as `apply` does."""
+        context, answers = context or RequestContext(), AnswerCollector(progress)
+        progress = answers if request.trace else progress
         with use_cache_of(request.salt):
-            return traced(request.trace, watcher, lambda watcher: self._apply_patch(request, read, watcher))
+            result = self._apply_patch(request, read, context, progress)
+        return answers.add_to(result) if request.trace else result
 
-    def _apply_patch(self, request: PatchRequest, read: Reader, watcher: Watcher) -> ApplyResult:
-        if self._aside is not None:
-            first = self._aside.reader(request, read)
-            read = first.again
+    def _apply_patch(
+        self, request: PatchRequest, read: Reader, context: RequestContext, progress: ProgressListener
+    ) -> ApplyResult:
+        if self._processes is not None:
+            first = self._processes.make_reader(request, read)
+            read = first.read_any
             if first.has_room:
                 with suppress(LargeFilesError):
-                    return self._patch(request, first, watcher)
-            made = self._aside.ask(("apply_patch", (request,)), watcher, self._decide, read)
-            if made is not None:
-                return made
-        return self._patch(request, read, watcher)
+                    return self._apply_patch_here(request, first, context, progress)
+            result = self._processes.apply(("apply_patch", (request,)), context, progress, self._ask_model, read)
+            if result is not None:
+                return result
+        return self._apply_patch_here(request, read, context, progress)
 
-    def _patch(self, request: PatchRequest, read: Reader, watcher: Watcher) -> ApplyResult:
-        mode_of(request.reuse, "exact")
-        timings = Timings(watcher.entered)
-
-        def ask(tasks: Sequence[ModelTask]) -> list[Outcome]:
-            made = self._decide(tasks, watcher)
-            for _, by_phase in made:
-                timings.add(by_phase)
-            return [outcome for outcome, _ in made]
-
-        return apply_patch(request, read, ask, timings)
-
-    def _ask_model(self, task: ModelTask, timings: Timings, watcher: Watcher) -> Outcome:
-        """Have the model decide; what it made on approximate KV and a check rejects, it makes again on exact KV."""
-        made = self._asked_once(task, timings, watcher)
-        if not made.usage.reused_approximate:
-            return made
+    def _apply_patch_here(
+        self, request: PatchRequest, read: Reader, context: RequestContext, progress: ProgressListener
+    ) -> ApplyResult:
+        resolve_reuse_mode(request.reuse, "exact")
+        timings = Timings(progress.on_phase)
+        with timings.phase("parse"):
+            edits, originals = parse_patch(request, read)
+        with timings.phase("merge"):
+            steps, tasks = merge_patch_by_rule(request, edits, originals)
+        outcomes = self._ask_model(list(tasks.values()), context, progress)
+        for outcome in outcomes:
+            timings.add(outcome.timings)
         with timings.phase("verify"):
-            is_sound = is_accepted(_checks(task, made), task.request.policy)
-        if is_sound:
-            return made
-        exact = replace(task, request=replace(task.request, reuse="exact"))
-        again = self._asked_once(exact, timings, watcher)
-        return replace(again, usage=total_usage([made.usage, again.usage]))
+            files = build_patch_results(request, steps, dict(zip(tasks, outcomes, strict=True)), originals)
+        return ApplyResult(files, total_usage(outcome.usage for outcome in outcomes), timings.total())
 
-    def _asked_once(self, task: ModelTask, timings: Timings, watcher: Watcher) -> Outcome:
+    def _apply_in_process(
+        self,
+        method: str,
+        argument: ApplyRequest | Sequence[ApplyRequest],
+        requests: Sequence[ApplyRequest],
+        context: RequestContext,
+        progress: ProgressListener,
+    ) -> ApplyResult | None:
+        """Run the rules on large texts in a process of their own; return None where they are to run here."""
+        if self._processes is None or not self._processes.accepts(requests):
+            return None
+        return self._processes.apply((method, (argument,)), context, progress, self._ask_model)
+
+    def _ask_model(
+        self, tasks: Sequence[ModelTask], context: RequestContext, progress: ProgressListener
+    ) -> list[Outcome]:
+        """Have the model decide about files that are independent of each other, concurrently."""
+        works = [(task.request.path, partial(self._ask_model_exactly, task)) for task in tasks]
+        return run_concurrently(works, context, progress)
+
+    def _ask_model_exactly(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> Outcome:
+        """Have the model decide; an answer from approximate KV that a check rejects is made again from exact KV."""
+        with use_cache_of(task.request.salt):  # a thread of its own has no owner yet
+            outcome = self._ask_model_once(task, context, progress)
+            if not outcome.usage.reused_approximate:
+                return outcome
+            timings = Timings(progress.on_phase, dict(outcome.timings))
+            with timings.phase("verify"):
+                checks = _verify(task, outcome)
+            if is_accepted(checks + outcome.checks, task.request.policy):
+                return replace(outcome, verified=checks, timings=timings.by_phase)
+            again = self._ask_model_once(replace(task, request=replace(task.request, reuse="exact")), context, progress)
+            timings.add(again.timings)
+            return replace(again, usage=total_usage([outcome.usage, again.usage]), timings=timings.by_phase)
+
+    def _ask_model_once(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> Outcome:
         by_rule, request = task.by_rule, task.request
         try:
-            made = _decided(self._model(), task, watcher)
+            made = _merge_or_choose(self._model(), task, context, progress)
         except ModelUnavailable as fault:
             if isinstance(by_rule, Unresolved):
                 fault.reasons = (reason_of(by_rule, task.text, request.path),)
             raise
-        timings.add(made.timings)
         num_candidates = 1 if isinstance(by_rule, AlreadyApplied) else by_rule.num_candidates
         if isinstance(made, ModelChoice) and made.number is not None:
             assert isinstance(by_rule, Unresolved)
@@ -191,6 +235,7 @@ class Applier:
                 scope=made.scope,
                 readings=made.readings,
                 confidence=max((reading.score for reading in made.readings), default=None),
+                timings=made.timings,
             )
         least = request.least_certainty
         if isinstance(made, ModelChoice) or not is_as_sure("model", least):
@@ -207,110 +252,39 @@ class Applier:
             made.scope,
             made.checks,
             made.readings,
+            timings=made.timings,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
-    """One apply as far as the rules take it: what they make of it, or the task that they leave to the model."""
+class _ParsedFile:
+    """A request whose edit and file are parsed."""
 
     request: ApplyRequest
     source: codec.SourceText
     edit: ParsedEdit
-    timings: Timings
-    by_rule: Outcome | AlreadyApplied | ModelTask
 
 
-def _begin(request: ApplyRequest, watcher: Watcher) -> _Begun:
-    """Parse and merge by rule; raises what no model can mend."""
-    mode_of(request.reuse, "exact")
-    timings = Timings(watcher.entered)
-    with timings.phase("parse"):
-        source = decode(request.original, request.path)
-        edit, request = _read(request)
-    with timings.phase("merge"):
-        by_rule = _by_rule(source.text, edit, request)
-    return _Begun(request, source, edit, timings, _settled(source.text, edit, request, by_rule))
+def _parse(request: ApplyRequest) -> _ParsedFile:
+    """Parse the file, and the edit of this file. The request is left with the edit of this file, for a model to read.
 
-
-def _settled(
-    text: str, edit: ParsedEdit, request: ApplyRequest, by_rule: MergeOutcome
-) -> Outcome | AlreadyApplied | ModelTask:
-    """What the rules decided, or the task of a model where the request lets one decide; else raises EditRefused."""
-    reason = refused(by_rule, edit, request, text, request.path)
-    if reason is not None:
-        raise refusal([reason])
-    if request.mode != "model":
-        if isinstance(by_rule, AlreadyApplied):
-            return by_rule
-        if isinstance(by_rule, Merged):
-            return Outcome(
-                by_rule.text,
-                "deterministic",
-                by_rule.rung,
-                by_rule.num_candidates,
-                by_rule.certainty,
-                ops=by_rule.ops,
-                confidence=by_rule.confidence,
-            )
-    return ModelTask(text, request, edit, by_rule)
-
-
-def _finish(begun: _Begun, outcome: Outcome | AlreadyApplied) -> ApplyResult:
-    """Verify what was made."""
-    request, source, timings = begun.request, begun.source, begun.timings
-    with timings.phase("verify"):
-        if isinstance(outcome, AlreadyApplied):
-            file = _unchanged(request, source, outcome)
-        else:
-            file = _changed(request, source, begun.edit, outcome)
-        file = replace(file, checks=file.checks + _remarks(begun.edit))
-    usage = outcome.usage if isinstance(outcome, Outcome) else Usage()
-    return ApplyResult((file,), usage, timings.finished())
-
-
-def _remarks(edit: ParsedEdit) -> tuple[Check, ...]:
-    """Say which files the edit is also for."""
-    found = format_list("left out what the edit has for", edit.left_out)
-    return (Check("other_files", True, found),) if found else ()
-
-
-def _decided(model: Merger, task: ModelTask, watcher: Watcher) -> ModelMerge | ModelChoice:
-    """What the model makes of an edit: it writes, or where that was asked for, chooses among the rules' readings."""
-    by_rule, request = task.by_rule, task.request
-    may_write = is_as_sure("model", request.least_certainty)
-    scores = request.decide == "score" or (request.decide == "auto" and (request.mode == "auto" or not may_write))
-    if scores and isinstance(by_rule, Unresolved) and by_rule.candidates:
-        return model.choose(task, watcher)
-    return model.merge(task, watcher)
-
-
-def _checks(task: ModelTask, made: Outcome) -> tuple[Check, ...]:
-    language = find_language(task.request.path)
-    said, by_model = (task.request.instruction,), made.certainty == "model"
-    return (
-        verify(
-            task.text, made.text, task.edit, language, truncated=made.truncated, instructions=said, by_model=by_model
-        )
-        + made.checks
-    )
-
-
-def _read(request: ApplyRequest) -> tuple[ParsedEdit, ApplyRequest]:
-    """The edit of this file, and the request with no more of the edit's text than this file's, for a model to read."""
+    Raises BadFile, EditRefused, or Unsupported for a mode of reuse that is for sessions.
+    """
+    resolve_reuse_mode(request.reuse, "exact")
+    source = decode(request.original, request.path)
     try:
         edits = parse_files(request.edit, request.format, request.path)
         edit = edit_for(request.path, edits)
     except EditSyntaxError as error:
         raise unreadable(error, request.path) from error
     if edit.action == "delete" or edit.move_to not in ("", edit.path):
-        raise refusal([_of_whole_files(edit, request.path)])
+        raise refusal([_whole_file_reason(edit, request.path)])
     if len(edits) > 1:
         request = replace(request, edit=as_blocks(edit) or request.edit)
-    return edit, request
+    return _ParsedFile(request, source, edit)
 
 
-def _of_whole_files(edit: ParsedEdit, path: str) -> Reason:
+def _whole_file_reason(edit: ParsedEdit, path: str) -> Reason:
     what = f"moves '{edit.path}' to '{edit.move_to}'" if edit.move_to else f"deletes '{edit.path}'"
     return Reason(
         "open_intent",
@@ -320,7 +294,29 @@ def _of_whole_files(edit: ParsedEdit, path: str) -> Reason:
     )
 
 
-def _by_rule(text: str, edit: ParsedEdit, request: ApplyRequest) -> MergeOutcome:
+def _merge_by_rule(file: _ParsedFile) -> Outcome | ModelTask:
+    """Merge by rules; return the task for the model where they leave the edit open. Raises EditRefused."""
+    text, request, edit = file.source.text, file.request, file.edit
+    by_rule = _create_or_merge(text, edit, request)
+    reason = refused(by_rule, edit, request, text, request.path)
+    if reason is not None:
+        raise refusal([reason])
+    if request.mode == "model" or isinstance(by_rule, Unresolved):
+        return ModelTask(text, request, edit, by_rule)
+    if isinstance(by_rule, AlreadyApplied):
+        return Outcome("", "deterministic", "exact", 1, "certain", noop=by_rule)
+    return Outcome(
+        by_rule.text,
+        "deterministic",
+        by_rule.rung,
+        by_rule.num_candidates,
+        by_rule.certainty,
+        ops=by_rule.ops,
+        confidence=by_rule.confidence,
+    )
+
+
+def _create_or_merge(text: str, edit: ParsedEdit, request: ApplyRequest) -> MergeOutcome:
     if edit.action != "create" or not text:
         return merge(text, edit, find_language(request.path), (request.instruction,))
     created = merge("", edit)
@@ -333,31 +329,56 @@ def _by_rule(text: str, edit: ParsedEdit, request: ApplyRequest) -> MergeOutcome
     )
 
 
-def _changed(request: ApplyRequest, source: codec.SourceText, edit: ParsedEdit, outcome: Outcome) -> FileResult:
-    language = find_language(request.path)
-    if outcome.certainty == "model" and not outcome.truncated:
-        mended = repair_result(source.text, outcome.text, edit, language, (request.instruction,))
-        if mended is not None:
-            outcome = replace(outcome, text=mended.text, repaired=mended.lines)
-    by_model = outcome.certainty == "model"
+def _merge_or_choose(
+    model: Merger, task: ModelTask, context: RequestContext, progress: ProgressListener
+) -> ModelMerge | ModelChoice:
+    """Have the model write the merge or, if the request allows it, choose among the rules' readings."""
+    by_rule, request = task.by_rule, task.request
+    may_write = is_as_sure("model", request.least_certainty)
+    scores = request.decide == "score" or (request.decide == "auto" and (request.mode == "auto" or not may_write))
+    if scores and isinstance(by_rule, Unresolved) and by_rule.candidates:
+        return model.choose(task, context, progress)
+    return model.merge(task, context, progress)
+
+
+def _verify(task: ModelTask, outcome: Outcome) -> tuple[Check, ...]:
+    """Return the checks of an answer as the model wrote it."""
+    return verify(
+        *(task.text, outcome.text, task.edit, find_language(task.request.path)),
+        truncated=outcome.truncated,
+        instructions=(task.request.instruction,),
+        by_model=outcome.certainty == "model",
+    )
+
+
+def _build_result(file: _ParsedFile, outcome: Outcome) -> FileResult:
+    """Verify a merge, and return the entry of its file."""
+    request, source, edit = file.request, file.source, file.edit
+    left_out = format_list("left out what the edit has for", edit.left_out)
+    remarks = (Check("other_files", True, left_out),) if left_out else ()
     before = original_version(request.original, source)
+    if outcome.noop is not None:
+        checks = (Check("already_applied", True, outcome.noop.detail), *remarks)
+        return file_result(request.path, "noop", before, before, outcome, checks, encoding=source.encoding)
+    language, by_model = find_language(request.path), outcome.certainty == "model"
+    if by_model and not outcome.truncated:
+        repaired = repair_result(source.text, outcome.text, edit, language, (request.instruction,))
+        if repaired is not None:
+            outcome = replace(outcome, text=repaired.text, repaired=repaired.lines, verified=None)
     after = merged_version(outcome.text, source, by_model=by_model, ops=outcome.ops)
     # Of a model's text the written form counts: some slips of models are undone there.
     written = decode(after.data, request.path).text if by_model and after.data is not None else outcome.text
-    checks = verify(
-        *(source.text, written, edit, language),
-        truncated=outcome.truncated,
-        instructions=(request.instruction,),
-        by_model=by_model,
-        endings=other_endings(source, after, outcome.ops),
-    )
+    endings = find_endings_to_change(source, after, outcome.ops)
+    if outcome.verified is not None and written == outcome.text and not endings:
+        checks = outcome.verified
+    else:
+        checks = verify(
+            *(source.text, written, edit, language),
+            truncated=outcome.truncated,
+            instructions=(request.instruction,),
+            by_model=by_model,
+            endings=endings,
+        )
     checks += outcome.checks
     status = status_of(checks, request.policy)
-    return file_result(request.path, status, before, after, outcome, checks, encoding=source.encoding)
-
-
-def _unchanged(request: ApplyRequest, source: codec.SourceText, done: AlreadyApplied) -> FileResult:
-    as_it_is = original_version(request.original, source)
-    nothing = Outcome("", "deterministic", "exact", 1, "certain")
-    checks = (Check("already_applied", True, done.detail),)
-    return file_result(request.path, "noop", as_it_is, as_it_is, nothing, checks, encoding=source.encoding)
+    return file_result(request.path, status, before, after, outcome, checks + remarks, encoding=source.encoding)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
@@ -65,7 +65,11 @@ def _headers(path: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    r"""A merge, whoever made it, before it is verified. `text` has "\n" lines; `ops` as in `editor.types.Merged`."""
+    r"""A merge by rules or by the model. `text` has "\n" lines; `ops` as in `editor.types.Merged`.
+
+    timings: milliseconds of the model's phases. verified: the checks of `text`, where they were made already. noop: set
+    where there is nothing to change.
+    """
 
     text: str
     method: Method
@@ -80,6 +84,9 @@ class Outcome:
     repaired: tuple[UnaccountedLine, ...] = ()
     ops: tuple[LineOp, ...] = ()
     confidence: float | None = None
+    timings: Mapping[str, float] = field(default_factory=dict)
+    verified: tuple[Check, ...] | None = None
+    noop: AlreadyApplied | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +129,7 @@ def merged_version(
     return original_version(data, source)
 
 
-def other_endings(source: codec.SourceText, after: Version, ops: Sequence[LineOp] = ()) -> tuple[int, ...]:
+def find_endings_to_change(source: codec.SourceText, after: Version, ops: Sequence[LineOp] = ()) -> tuple[int, ...]:
     """The lines (from 0) that stay and would have another ending; line 0 where the byte order mark changes."""
     if after.data is None:
         return ()

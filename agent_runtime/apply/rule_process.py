@@ -1,8 +1,8 @@
-"""Runs rules for large texts in processes of their own, and limits their time.
+"""Runs rules on large texts in processes of their own, and limits their time.
 
-Python runs one thread at a time, and some calls out of it take half a second on a megabyte: beside such an edit a small
-one, or a look whether the service lives, would wait. A process also ends at once when nobody waits any more, whatever
-it is at, and takes nobody with it when it breaks. Small edits stay here: to and fro takes some milliseconds.
+Python runs one thread at a time, and some C calls hold the interpreter for half a second on a megabyte: during such an
+edit small edits and health checks would wait. A process can also be ended at once when its client leaves, and takes
+nothing with it when it crashes. Small edits stay in the service: sending them to a process takes some milliseconds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import Pipe
@@ -22,73 +22,78 @@ from typing import Any
 from agent_runtime.apply.result import Outcome, refusal
 from agent_runtime.errors import EditRefused, HunkError
 from agent_runtime.llm.interface import ModelTask
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import ProgressListener
+from agent_runtime.request_context import CancelToken, RequestContext
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader, Reason
 from editor.execution import check_stopped, stop_when
 
 LOG = logging.getLogger("hunk.apply")
 
 LARGE_BYTES = 100_000
-"""Of edits and files together; rules take some 50 ms for as much."""
+"""Size of edits and files together from which a process takes them; rules take about 50 ms for this much."""
 
-LOOK_SECONDS = 0.05
-"""How often is looked whether somebody still waits."""
+POLL_SECONDS = 0.05
+"""How often the service checks whether the request is cancelled."""
 
 MAX_SECONDS = 60.0
-"""By the clock. The process keeps to its time on the processor by itself, unless it does not come to look."""
+"""Longest wall-clock time of an edit. The process limits its processor time itself, unless it hangs."""
 
 MAX_WAITING = 8
-"""Processes that are kept while a model decides for them, 40 MB each and what the texts take; the service merges by
-rule again what it asks the model beside them."""
+"""Processes that are kept while a model decides for them, 40 MB each and the texts. For further ones the service runs
+the rules again itself."""
 
-Work = tuple[str, tuple[Any, ...]]
-"""A method of `Applier`, and what it is called with."""
+Call = tuple[str, tuple[Any, ...]]
+"""A method of `Applier`, and its arguments."""
 
-Decided = list[tuple[Outcome, Mapping[str, float]]]
-"""What becomes of each task, and the milliseconds of its phases."""
-
-Decide = Callable[[Sequence[ModelTask], Watcher], Decided]
-"""Has the model decide on tasks, here."""
+AskModel = Callable[[Sequence[ModelTask], RequestContext, ProgressListener], list[Outcome]]
+"""Has the model decide about tasks, in this process."""
 
 
-class AsideError(Exception):
-    """A bug of ours ended an edit in a process; the log has where, and nothing has its text."""
+class RuleProcessError(Exception):
+    """A bug of ours ended an edit in a process. The log says where; neither has the text."""
 
 
 class LargeFilesError(Exception):
-    """The files of an edit are for a process of their own."""
+    """The files of an edit are large enough for a process of their own."""
 
 
-class Aside:
-    """Processes that apply edits by rule, as many as are asked at once; each is kept for the next edit."""
+class RuleProcesses:
+    """Processes that apply edits by rules: as many as there are concurrent edits. Each is kept for the next edit."""
 
     def __init__(self, seconds: float, large_bytes: int = LARGE_BYTES) -> None:
-        """`seconds` are those of the processor that an edit may take, `large_bytes` is where it comes here."""
+        """`seconds` is the processor time that one edit may take; a process takes edits from `large_bytes` on."""
         self._seconds = seconds
         self._large_bytes = large_bytes
         self._lock = threading.Lock()
         self._idle: list[_Process] = []
         self._may_wait = threading.Semaphore(MAX_WAITING)
 
-    def takes(self, requests: Sequence[ApplyRequest]) -> bool:
-        """Whether edits are large enough."""
+    def accepts(self, requests: Sequence[ApplyRequest]) -> bool:
+        """Tell whether edits are large enough."""
         return sum(len(one.original) + len(one.edit) for one in requests) >= self._large_bytes
 
-    def reader(self, request: PatchRequest, read: Reader) -> FirstReader:
-        """Reads for an edit of files that are not known yet, and raises LargeFilesError where they are large enough."""
-        return FirstReader(read, self._large_bytes - len(request.edit))
+    def make_reader(self, request: PatchRequest, read: Reader) -> BoundedReader:
+        """Return a reader that raises LargeFilesError once the edit and its files are large enough."""
+        return BoundedReader(read, self._large_bytes - len(request.edit))
 
-    def ask(self, work: Work, watcher: Watcher, decide: Decide, read: Reader | None = None) -> ApplyResult | None:
-        """What the work comes to, None where no process can be had or kept for it; raises what the work raises.
+    def apply(
+        self,
+        call: Call,
+        context: RequestContext,
+        progress: ProgressListener,
+        ask_model: AskModel,
+        read: Reader | None = None,
+    ) -> ApplyResult | None:
+        """Return the result of a call, or None if no process can be had or kept for it. Raises what the call raises.
 
-        What it reads, `read` reads here, and what no rule decides, `decide` does.
+        Files are read by `read`, and the model is asked by `ask_model`, both in this process.
         """
         try:
-            process = self._idle_process() or _Process()
-        except OSError:  # there can be no more processes: it is done here
+            process = self._take_idle() or _Process()
+        except OSError:  # no more processes can be started: the caller runs the rules
             return None
         try:
-            answer = process.ask((*work, self._seconds), watcher, partial(self._decide, decide), read)
+            answer = process.call((*call, self._seconds), context, progress, partial(self._ask_model, ask_model), read)
         except BaseException:
             process.kill()
             raise
@@ -109,161 +114,167 @@ class Aside:
                 raise fault
             case ("bug", name, stack):
                 LOG.error("a bug ended an edit in a process", extra={"fields": {"error": name, "stack": stack}})
-                raise AsideError(name)
+                raise RuleProcessError(name)
         raise AssertionError(answer)
 
-    def _decide(self, decide: Decide, tasks: Sequence[ModelTask], watcher: Watcher) -> Decided | None:
-        """As `decide` does; None where too many processes wait already."""
+    def _ask_model(
+        self, ask_model: AskModel, tasks: Sequence[ModelTask], context: RequestContext, progress: ProgressListener
+    ) -> list[Outcome] | None:
+        """Ask the model; return None if too many processes wait for it already."""
         if not self._may_wait.acquire(blocking=False):
             return None
         try:
-            return decide(tasks, watcher)
+            return ask_model(tasks, context, progress)
         finally:
             self._may_wait.release()
 
-    def _idle_process(self) -> _Process | None:
-        """One that waits for an edit; those that have ended meanwhile are forgotten."""
+    def _take_idle(self) -> _Process | None:
+        """Return a running idle process, if there is one."""
         while True:
             with self._lock:
                 if not self._idle:
                     return None
                 process = self._idle.pop()
-            if process.is_there:
+            if process.is_running:
                 return process
             process.kill()
 
     def close(self) -> None:
-        """End the processes that wait for an edit."""
+        """End the idle processes."""
         with self._lock:
             idle, self._idle = self._idle, []
         for process in idle:
             process.kill()
 
 
-class FirstReader:
-    """Reads each file once, and gives up where they are `room` bytes or more."""
+class BoundedReader:
+    """Reads each file once, and raises LargeFilesError if the files have `max_bytes` or more together."""
 
-    def __init__(self, read: Reader, room: int) -> None:
+    def __init__(self, read: Reader, max_bytes: int) -> None:
         self._read = read
-        self._room = room
+        self._max_bytes = max_bytes
         self._files: dict[str, bytes | None] = {}
 
     def __call__(self, path: str) -> bytes | None:
-        """The file; raises LargeFilesError, and what `read` raises."""
-        data = self.again(path)
-        if sum(len(each or b"") for each in self._files.values()) >= self._room:
+        """Return the file; raises LargeFilesError, and what `read` raises."""
+        data = self.read_any(path)
+        if sum(len(each or b"") for each in self._files.values()) >= self._max_bytes:
             raise LargeFilesError
         return data
 
     @property
     def has_room(self) -> bool:
-        """Whether the edit alone is not too large already."""
-        return self._room > 0
+        """Whether the edit alone is below the limit."""
+        return self._max_bytes > 0
 
-    def again(self, path: str) -> bytes | None:
-        """The file as it was read at first, however large."""
+    def read_any(self, path: str) -> bytes | None:
+        """Return the file as it was read first, whatever its size."""
         if path not in self._files:
             self._files[path] = self._read(path)
         return self._files[path]
 
 
 class _Process:
-    """One process; it ends when its end of the pipe is all there is."""
+    """One process. It ends when the service's end of the pipe is closed."""
 
     def __init__(self) -> None:
         """Raises OSError."""
         self._pipe, its_end = Pipe()
         with its_end:
             code = f"from agent_runtime.apply.rule_worker import main; main({its_end.fileno()})"
-            # -P: what lies in the folder in which the service runs is not imported.
+            # -P: nothing is imported from the folder in which the service runs.
             command = [sys.executable, "-P", "-c", code]
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[its_end.fileno()])
 
-    def ask(
+    def call(
         self,
-        work: tuple[Any, ...],
-        watcher: Watcher,
-        decide: Callable[[Sequence[ModelTask], Watcher], Decided | None],
+        call: tuple[Any, ...],
+        context: RequestContext,
+        progress: ProgressListener,
+        ask_model: Callable[[Sequence[ModelTask], RequestContext, ProgressListener], list[Outcome] | None],
         read: Reader | None,
     ) -> tuple[Any, ...]:
-        """Its answer; raises what the watcher says where it is left, EditRefused where the process ends or goes on.
+        """Return the answer to a call.
 
-        Also raises what `read` raises. Behind any of these the process is in the middle of something.
+        Raises the token's error when the request is cancelled, EditRefused when the process ends or takes too long, and
+        what `read` raises. After any of these the process is in an undefined state.
         """
         until, undecided = monotonic() + MAX_SECONDS, None
         try:
-            self._pipe.send(work)
+            self._pipe.send(call)
             while True:
-                if self._pipe.poll(LOOK_SECONDS):
+                if self._pipe.poll(POLL_SECONDS):
                     match self._pipe.recv():
-                        case ("entered", phase, path):
-                            watcher.entered(phase, path)
+                        case ("phase", phase, path):
+                            progress.on_phase(phase, path)
                         case ("read", path):
                             assert read is not None
                             self._pipe.send(read(path))
                         case ("decide", tasks):
-                            began, made = monotonic(), None
+                            started, outcomes = monotonic(), None
                             try:
-                                made = decide(tasks, watcher)
+                                outcomes = ask_model(tasks, context, progress)
                             except HunkError as fault:
                                 undecided = fault
-                            self._pipe.send(made)
-                            until += monotonic() - began
+                            self._pipe.send(outcomes)
+                            until += monotonic() - started
                         case ("undecided",):
                             return "undecided", undecided
                         case answer:
                             return answer  # type: ignore[no-any-return]
-                elif watcher.is_left:
-                    raise watcher.ends_with
-                elif monotonic() > until:
-                    raise _broken_off(f"the rules took more than {MAX_SECONDS:g} s for it")
+                    continue
+                context.cancel.raise_if_cancelled()
+                if monotonic() > until:
+                    raise _process_refusal(f"the rules took more than {MAX_SECONDS:g} s for it")
         except (EOFError, ConnectionError) as error:
-            raise _broken_off("the process that worked on it has ended, for want of memory or by a fault") from error
+            raise _process_refusal(
+                "the process that worked on it has ended, for want of memory or by a fault"
+            ) from error
 
     @property
-    def is_there(self) -> bool:
+    def is_running(self) -> bool:
         """Whether it has not ended."""
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End it, whatever it is at."""
+        """End it at once."""
         self._pipe.close()
         self._process.kill()
         self._process.wait()
 
 
-def _broken_off(why: str) -> EditRefused:
+def _process_refusal(why: str) -> EditRefused:
     suggestion = "Send the edit in several parts, each with lines that stand only once in the file."
     return refusal([Reason("too_much_work", f"The edit is past a bound of work: {why}.", suggestion=suggestion)])
 
 
 RULE_SECONDS = 10.0
-"""Of the processor, for one edit. The longest that the bounds of the editor let through take some seconds."""
+"""Processor time for one edit. The longest that the editor's own bounds let through take some seconds."""
 
 
 @contextmanager
-def rule_time(watcher: Watcher, seconds: float = RULE_SECONDS) -> Iterator[None]:
-    """What the editor does in the block ends once the watcher is left as it says, with EditRefused past the time.
+def limit_rule_time(cancel: CancelToken, seconds: float = RULE_SECONDS) -> Iterator[None]:
+    """End the editor's work in the block when the token is cancelled, or with EditRefused when its time is over.
 
-    Only the time of this thread counts, and only where it works: not the wait for the model, or for other threads.
+    Only the processor time of this thread counts: not the wait for the model, nor the time of other threads.
     """
     thread, end = get_ident(), thread_time() + seconds
 
-    def verdict() -> Exception | None:
-        if watcher.is_left:
-            return watcher.ends_with
-        if get_ident() == thread and thread_time() > end:
-            return refusal([_too_much(seconds)])
-        return None
+    def find_fault() -> Exception | None:
+        fault = cancel.fault
+        if fault is None and get_ident() == thread and thread_time() > end:
+            return _time_refusal(seconds)
+        return fault
 
-    with stop_when(verdict):
+    with stop_when(find_fault):
         check_stopped()
         yield
 
 
-def _too_much(seconds: float) -> Reason:
-    return Reason(
+def _time_refusal(seconds: float) -> EditRefused:
+    reason = Reason(
         "too_much_work",
         f"The edit is past a bound of work: the rules took more than {seconds:g} s of the processor for it.",
         suggestion="Send the edit in several parts, each with lines that stand only once in the file.",
     )
+    return refusal([reason])

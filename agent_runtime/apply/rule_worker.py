@@ -1,32 +1,33 @@
-"""The main function of a process that runs rules for large texts."""
+"""The main function of a process that runs rules on large texts."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from traceback import extract_tb
 from typing import Any, NoReturn
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.apply.result import Outcome
-from agent_runtime.apply.rule_process import rule_time
+from agent_runtime.apply.rule_process import limit_rule_time
 from agent_runtime.errors import HunkError
 from agent_runtime.llm.interface import ModelTask
-from agent_runtime.progress import Timings, Watcher
+from agent_runtime.progress import ProgressListener
+from agent_runtime.request_context import CancelToken, RequestContext
 
 NICENESS = 10
-"""Small edits, which the service does itself, go before large ones where the processor has too much to do."""
+"""Small edits, which the service merges itself, go before large ones when the processor is busy."""
 
 
 class UndecidedError(Exception):
-    """The service could not have the model decide; it knows why."""
+    """The service could not ask the model; it knows why."""
 
 
 def main(descriptor: int) -> None:
-    """Answer what comes over the pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which has its own way to end
+    """Answer the calls that come over the pipe, until it is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which ends this process
     os.nice(NICENESS)
     pipe: Connection[Any, Any] = Connection(descriptor)
     try:
@@ -36,16 +37,16 @@ def main(descriptor: int) -> None:
         return
 
 
-def _answer(pipe: Connection[Any, Any], name: str, arguments: tuple[Any, ...], seconds: float) -> tuple[Any, ...]:
+def _answer(pipe: Connection[Any, Any], method: str, arguments: tuple[Any, ...], seconds: float) -> tuple[Any, ...]:
     try:
-        with rule_time(Watcher(), seconds):
-            read = (_Reader(pipe),) if name == "apply_patch" else ()
-            return "done", getattr(_Rules(pipe), name)(*arguments, *read, watcher=_Teller(pipe))
+        with limit_rule_time(CancelToken(), seconds):
+            read = (_PipeReader(pipe),) if method == "apply_patch" else ()
+            return "done", getattr(_PipeApplier(pipe), method)(*arguments, *read, progress=_PipeProgress(pipe))
     except UndecidedError:
         return ("undecided",)
-    except HunkError as fault:  # most cannot be pickled by themselves: what makes them wants more than a message
+    except HunkError as fault:  # most cannot be pickled: their constructors take more than a message
         return "failed", type(fault), fault.args, vars(fault)
-    except Exception as bug:  # noqa: BLE001 -- told to the service, without its message, which may quote the file
+    except Exception as bug:  # noqa: BLE001 -- reported to the service without its message, which may quote the file
         return (
             "bug",
             type(bug).__name__,
@@ -53,31 +54,31 @@ def _answer(pipe: Connection[Any, Any], name: str, arguments: tuple[Any, ...], s
         )
 
 
-def _no_model() -> NoReturn:
+def _refuse_model() -> NoReturn:
     raise AssertionError("the service has the model")
 
 
-class _Rules(Applier):
+class _PipeApplier(Applier):
     """Has the service ask the model."""
 
     def __init__(self, pipe: Connection[Any, Any]) -> None:
-        super().__init__(_no_model)
+        super().__init__(_refuse_model)
         self._pipe = pipe
 
-    def _ask_for_each(self, tasks: Sequence[tuple[ModelTask, Timings]], watcher: Watcher) -> list[Outcome]:
+    def _ask_model(
+        self, tasks: Sequence[ModelTask], context: RequestContext, progress: ProgressListener
+    ) -> list[Outcome]:
         if not tasks:
             return []
-        self._pipe.send(("decide", [task for task, _ in tasks]))
-        made: list[tuple[Outcome, Mapping[str, float]]] | None = self._pipe.recv()
-        if made is None:
+        self._pipe.send(("decide", list(tasks)))
+        outcomes: list[Outcome] | None = self._pipe.recv()
+        if outcomes is None:
             raise UndecidedError
-        for (_, timings), (_, by_phase) in zip(tasks, made, strict=True):
-            timings.add(by_phase)
-        return [outcome for outcome, _ in made]
+        return outcomes
 
 
-class _Reader:
-    """Has the service read."""
+class _PipeReader:
+    """Has the service read a file."""
 
     def __init__(self, pipe: Connection[Any, Any]) -> None:
         self._pipe = pipe
@@ -88,11 +89,12 @@ class _Reader:
         return data
 
 
-class _Teller(Watcher):
-    """Tells the service of phases."""
+class _PipeProgress(ProgressListener):
+    """Reports phases to the service."""
 
     def __init__(self, pipe: Connection[Any, Any]) -> None:
         self._pipe = pipe
 
-    def entered(self, phase: str, path: str = "") -> None:
-        self._pipe.send(("entered", phase, path))
+    def on_phase(self, phase: str, path: str = "") -> None:
+        """Report it."""
+        self._pipe.send(("phase", phase, path))

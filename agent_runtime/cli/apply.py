@@ -28,7 +28,7 @@ from agent_runtime.errors import BadRequest, EditRefused, ModelUnavailable
 from agent_runtime.limits import MAX_EDIT_BYTES, check_size, read_file
 from agent_runtime.llm.interface import Merger
 from agent_runtime.models.progress import LINE_EVERY_SECONDS, make_progress
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import ProgressListener
 from agent_runtime.serialization import result_to_json
 from agent_runtime.types import (
     DECIDE,
@@ -268,19 +268,19 @@ def _open_pipeline(resolved: ResolvedSettings) -> Iterator[Pipeline]:
     counter = _TokenCounter(console)
     applier = Applier(cache(open_merger))
     try:
-        yield Pipeline(partial(applier.apply, watcher=counter), partial(applier.apply_patch, watcher=counter))
+        yield Pipeline(partial(applier.apply, progress=counter), partial(applier.apply_patch, progress=counter))
     finally:
         counter.clear()
 
 
-class _TokenCounter(Watcher):
+class _TokenCounter(ProgressListener):
     """Counts the tokens that the model writes: in one line on a terminal, elsewhere in a line now and then."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._said_at = time.monotonic()
 
-    def wrote(self, num_tokens: int) -> None:
+    def on_tokens(self, num_tokens: int) -> None:
         """Show the number of tokens written so far."""
         if self._console.is_terminal:
             self._console.print(f"\r{num_tokens} tokens written", end="", style="dim")

@@ -14,7 +14,7 @@ from agent_runtime.cli.options import INTERRUPTED, add_settings, format_url, lis
 from agent_runtime.config import ResolvedSettings
 from agent_runtime.config.options import model_settings, service_options
 from agent_runtime.errors import BadRequest
-from agent_runtime.llm.interface import mode_of
+from agent_runtime.llm.interface import resolve_reuse_mode
 from agent_runtime.models.progress import LineProgress
 from agent_runtime.server.token_file import LiveTokens, TokenFile
 from agent_runtime.types import UNSEEN, Certainty
@@ -88,12 +88,12 @@ def _open_backend(
 ) -> Backend:
     """Open the backend; over HTTP several agents share it, so that large edits run in a process of their own."""
     settings = resolved.values
-    mode_of(settings.reuse, "exact")
+    resolve_reuse_mode(settings.reuse, "exact")
     if settings.root is None and not settings.url:
         raise BadRequest("name a folder with --root DIR, or a service that has one with --url URL", field="root")
     if workspace is not None and (settings.root is not None or not settings.url):
         raise BadRequest("--workspace needs --url, and no --root", field="workspace")
-    from agent_runtime.apply.rule_process import RULE_SECONDS, Aside
+    from agent_runtime.apply.rule_process import RULE_SECONDS, RuleProcesses
     from agent_runtime.llm.model_slot import ModelOnDemand
     from agent_runtime.mcp.backends import LocalBackend, make_local_applier, make_remote_applier
     from agent_runtime.types import Options
@@ -121,5 +121,5 @@ def _open_backend(
 
     assert settings.root is not None
     model = ModelOnDemand(settings.model, load)
-    merging = make_local_applier(model, Aside(RULE_SECONDS) if http else None)
+    merging = make_local_applier(model, RuleProcesses(RULE_SECONDS) if http else None)
     return LocalBackend(settings.root, merging, options=options, journals=journals)

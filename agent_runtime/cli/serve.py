@@ -12,7 +12,7 @@ from agent_runtime.cli.options import add_settings, format_url, listen
 from agent_runtime.config import ResolvedSettings
 from agent_runtime.config.options import model_settings, service_options
 from agent_runtime.errors import HunkError
-from agent_runtime.llm.interface import mode_of
+from agent_runtime.llm.interface import resolve_reuse_mode
 from agent_runtime.models.config import MergeOptions
 from agent_runtime.models.progress import LineProgress, make_progress
 from agent_runtime.quotas import TenantLimits
@@ -31,7 +31,7 @@ def serve_command(resolved: ResolvedSettings) -> None:
     Every option may also be set in a file or in the environment: see `hunk config`.
     """
     settings = resolved.values
-    mode_of(settings.reuse, "exact")
+    resolve_reuse_mode(settings.reuse, "exact")
     tokens = None if settings.tokens is None else LiveTokens(TokenFile(settings.tokens))
     if tokens is None:
         check_loopback(settings.host)

@@ -58,9 +58,11 @@ def apply_patch_call(request: PatchRequest, read: Reader, *, model: str | None =
 
     Raises what parsing the edit or reading the files raises.
     """
-    from agent_runtime.apply.multi_file import edits_of, files_named
+    from agent_runtime.apply.multi_file import parse_edits, read_files
 
-    texts = [{"path": path, **_encode_file(data, path)} for path, data in files_named(edits_of(request), read).items()]
+    texts = [
+        {"path": path, **_encode_file(data, path)} for path, data in read_files(parse_edits(request), read).items()
+    ]
     body = {"edit": request.edit, "files": texts, **request.sent_options(), "model": model}
     return Call("POST", "/apply", result_from_json, body, changes_nothing=True, works=True)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from agent_runtime.progress import Piece, Watcher
+from agent_runtime.progress import Piece, ProgressListener
 from agent_runtime.types import AnswerTrace, ForwardTrace, Origin, OutputRun, PromptKind, PromptRun
 from engine.types import GenerationRequest, GenerationResult, GenerationStep, GenerationUsage
 
@@ -26,16 +26,21 @@ class _Run:
 
 
 class AnswerText:
-    """Follows one answer, step by step, and tells a watcher in text what it consists of.
+    """Follows one answer, step by step, and reports its text to a listener.
 
     The engine gives the bytes of a step when it is certain that no stop string begins in them: a token's text comes
     when all its bytes have, and that of the tokens which end the answer never does.
     """
 
     def __init__(
-        self, watcher: Watcher, token_bytes: Sequence[bytes], path: str, request: GenerationRequest, region: int
+        self,
+        progress: ProgressListener,
+        token_bytes: Sequence[bytes],
+        path: str,
+        request: GenerationRequest,
+        region: int,
     ) -> None:
-        self._watcher = watcher
+        self._progress = progress
         self._token_bytes = token_bytes
         self._request = request
         self._path = path
@@ -63,7 +68,7 @@ class AnswerText:
             rest, run = self._waiting[0] if self._waiting else (b"", self._runs[-1])
             text = self._decoder.decode(rest[: self._num_bytes], True)
             self._tell([(text, run)] if text else [])
-        self._watcher.answered(
+        self._progress.on_answer(
             AnswerTrace(
                 path=self._path,
                 region=self._region,
@@ -97,16 +102,16 @@ class AnswerText:
             run.texts.append(text)
         pieces = [Piece(text, run.origin) for text, run in texts if run.origin != "scored"]
         if pieces:
-            self._watcher.wrote_pieces(self._region, pieces)
+            self._progress.on_pieces(self._region, pieces)
 
 
 Follow = Callable[[GenerationRequest, int], AnswerText]
 """Follows the answer to a request about a region."""
 
 
-def follower(watcher: Watcher, token_bytes: Sequence[bytes], path: str) -> Follow | None:
-    """What follows answers about a file for a watcher; None for one that does not want their text."""
-    return partial(AnswerText, watcher, token_bytes, path) if watcher.wants_text else None
+def follower(progress: ProgressListener, token_bytes: Sequence[bytes], path: str) -> Follow | None:
+    """What follows answers about a file for a listener; None for one that does not want their text."""
+    return partial(AnswerText, progress, token_bytes, path) if progress.wants_text else None
 
 
 def prompt_runs(

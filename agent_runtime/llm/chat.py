@@ -12,8 +12,9 @@ from agent_runtime.llm.generate import Run, fault_of, run_together, usage_of
 from agent_runtime.llm.interface import ChatAnswer, ChatMessage, ChatRequest, ChatTokenLogprob, Prompt, ReadyPrompt
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import TokenizerBundle
-from agent_runtime.progress import Timings, Watcher
+from agent_runtime.progress import ProgressListener, Timings
 from agent_runtime.prompt.chat_template import render_frame
+from agent_runtime.request_context import RequestContext
 from engine import errors as engine_errors
 from engine.speculation import MergeDraft
 from engine.types import GenerationRequest, GenerationResult, Proposer, TokenLogprob
@@ -111,19 +112,19 @@ class LoadedChat:
         """No longer text fits the context, whatever its tokens are; what is longer is not even encoded."""
         return self.max_seq_len * max(map(len, self.text.tokenizer.token_bytes()))
 
-    def answer(self, request: ChatRequest, watcher: Watcher) -> ChatAnswer:
+    def answer(self, request: ChatRequest, context: RequestContext, progress: ProgressListener) -> ChatAnswer:
         """Write the answer; raises what `ChatModel.answer` names."""
-        timings = Timings(watcher.entered)
+        timings = Timings(progress.on_phase)
         with timings.phase("prompt"):
             generation = self._generation(request)
             draft = self._draft(request, generation) if request.draft == "copy" else None
         run, token_bytes = Run(phase_behind="decode"), self.text.tokenizer.token_bytes()
-        follow = follower(watcher, token_bytes, NO_FILE)
+        follow = follower(progress, token_bytes, NO_FILE)
         texts = [] if follow is None else [follow(generation, 0)]
-        watcher.entered("prefill")
+        progress.on_phase("prefill")
         started = time.perf_counter()
         try:
-            run_together(self._loaded.engine, [(generation, draft)], watcher, run, texts)
+            run_together(self._loaded.engine, [(generation, draft)], context, progress, run, texts)
         except engine_errors.EngineError as error:
             raise fault_of(error, self.name) from error
         finished = time.perf_counter()
@@ -134,7 +135,7 @@ class LoadedChat:
             result.text.decode("utf-8", errors="replace"),
             result.finish_reason,
             usage_of(result.usage),
-            timings.finished(),
+            timings.total(),
             _logprobs(result, token_bytes),
         )
 

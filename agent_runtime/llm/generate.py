@@ -18,8 +18,8 @@ from agent_runtime.errors import (
     TooLarge,
 )
 from agent_runtime.llm.answer_text import AnswerText
-from agent_runtime.progress import Watcher
-from agent_runtime.request_context import current_round
+from agent_runtime.progress import ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.types import SourceUsage, Usage
 from engine import errors as engine_errors
 from engine.engine import Engine
@@ -60,30 +60,34 @@ class Run:
 def run_together(
     engine: Engine,
     requests: Sequence[tuple[GenerationRequest, Proposer | None]],
-    watcher: Watcher,
+    context: RequestContext,
+    progress: ProgressListener,
     run: Run,
     texts: Sequence[AnswerText] = (),
 ) -> None:
     """Run all to their ends and add them to `run`; if one fails or is taken back, so are all.
 
-    `texts` follow the answers, where the watcher wants to be told their text. Raises what the engine raises.
+    Releases the request's CPU slot first: a request that waits for the model must not hold one. `texts` follow the
+    answers, if the listener wants their text. Raises what the engine raises.
     """
+    context.release_slot()
     with ExitStack() as taken_back:
         streams: list[Stream] = []
         for request, proposer in requests:
-            streams.append(engine.generate(replace(request, priority=current_round()), proposer))
+            streams.append(engine.generate(replace(request, priority=context.priority), proposer))
             taken_back.callback(streams[-1].close)
 
         def stop() -> None:
             for stream in streams:
                 stream.cancel()
 
-        watcher.began(stop)
+        progress.on_start()
+        context.cancel.add_callback(stop)
         followers: Sequence[AnswerText | None] = texts or [None] * len(streams)
-        run.results += [_drained(*each, watcher, run) for each in zip(streams, followers, strict=True)]
+        run.results += [_drain(*each, progress, run) for each in zip(streams, followers, strict=True)]
 
 
-def _drained(stream: Stream, text: AnswerText | None, watcher: Watcher, run: Run) -> GenerationResult:
+def _drain(stream: Stream, text: AnswerText | None, progress: ProgressListener, run: Run) -> GenerationResult:
     while True:
         try:
             step = next(stream)
@@ -96,8 +100,8 @@ def _drained(stream: Stream, text: AnswerText | None, watcher: Watcher, run: Run
         if step.token_ids and not run.first_step:
             run.first_step = time.perf_counter()
             if run.phase_behind:
-                watcher.entered(run.phase_behind)
-        watcher.wrote(run.num_written)
+                progress.on_phase(run.phase_behind)
+        progress.on_tokens(run.num_written)
         if text is not None:
             text.take(step)
 

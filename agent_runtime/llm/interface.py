@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from agent_runtime.errors import Unsupported
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.types import ApplyRequest, Draft, GivenScope, ReuseName, ScoredReading, Usage
 from editor.types import Check, MergeOutcome, ParsedEdit
 from engine.reuse import EXACT, Reuse, ReuseMode
@@ -108,8 +109,8 @@ class ChatModel(Protocol):
         """Tokens of prompt and answer together."""
         ...
 
-    def answer(self, request: ChatRequest, watcher: Watcher) -> ChatAnswer:
-        """Write the answer; the watcher is given its text in pieces, which add up to the answer's.
+    def answer(self, request: ChatRequest, context: RequestContext, progress: ProgressListener) -> ChatAnswer:
+        """Write the answer; the listener receives its text in pieces, which add up to the answer's.
 
         Raises BadRequest where the chat template does not take the messages or a number makes no sense, TooLarge where
         the prompt leaves no room in the context; Busy, Cancelled, DeadlinePassed, ModelFailed, or ModelUnavailable once
@@ -175,7 +176,7 @@ class Merger(Protocol):
         """The model's name in the catalogue, or its file's."""
         ...
 
-    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
+    def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
         """Have the model write the task's file with its edit applied.
 
         Raises TooLarge where file, edit and answer do not fit the context; BadRequest on bad sampling values; Busy,
@@ -183,7 +184,7 @@ class Merger(Protocol):
         """
         ...
 
-    def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice | ModelMerge:
+    def choose(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelChoice | ModelMerge:
         """Have the model choose among the task's candidates, one at least; in doubt, write the merge itself.
 
         It does not write where `min_certainty` refuses what a model wrote. Raises what `merge` raises.
@@ -203,7 +204,7 @@ class Merger(Protocol):
         ...
 
 
-def mode_of(asked: ReuseName | None, otherwise: ReuseName) -> ReuseMode:
+def resolve_reuse_mode(asked: ReuseName | None, otherwise: ReuseName) -> ReuseMode:
     """What a request asks for, or what holds where it asks for nothing; raises Unsupported for `balanced`.
 
     `balanced` keeps the old file in the prompt and tells what changed behind it. One edit has no earlier turn whose

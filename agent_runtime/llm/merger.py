@@ -12,13 +12,14 @@ from agent_runtime.llm.answer_text import Follow, follower
 from agent_runtime.llm.chat import LoadedChat
 from agent_runtime.llm.file_encoder import FileEncoder
 from agent_runtime.llm.generate import Run, fault_of, run_together, usage_of
-from agent_runtime.llm.interface import ModelChoice, ModelMerge, ModelTask, mode_of, reuse_of
+from agent_runtime.llm.interface import ModelChoice, ModelMerge, ModelTask, resolve_reuse_mode, reuse_of
 from agent_runtime.llm.region_questions import Question, given, questions, scope_of, whole_file
 from agent_runtime.llm.scorer import best_of, score_answers, sound, weigh
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import TokenizerBundle
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import ProgressListener
 from agent_runtime.prompt import ApplyPrompt, TextEncoder, build_prompt, encode_shared_prefix
+from agent_runtime.request_context import RequestContext
 from agent_runtime.types import ApplyRequest, ReuseName, ScoredReading, Usage, is_as_sure, total_usage
 from agent_runtime.workspace.index import TokenIndex
 from editor.scope import Scope, check_region_kept, cut, splice
@@ -132,7 +133,7 @@ class ModelMerger:
         if self._files is not None:
             self._files.close()
 
-    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
+    def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
         """Have the model write what the edit can touch; raises what `Merger.merge` names.
 
         Where an answer shows that its region was too small (it was cut, or does not keep the lines at the region's
@@ -140,14 +141,14 @@ class ModelMerger:
         """
         clock, run = _Clock(), Run()
         started = time.perf_counter()
-        watcher.entered("scope")
+        progress.on_phase("scope")
         scope = scope_of(task)
         clock.add(scope=time.perf_counter() - started)
-        written = self._write(task, scope, watcher, run, clock)
+        written = self._write(task, scope, context, progress, run, clock)
         if not written.is_sound and not scope.whole and scope.num_lines <= MAX_LINES_AGAIN:
             with suppress(TooLarge):  # then the answer that there is says what is wrong with it
                 whole = whole_file(task)
-                written, scope = self._write(task, whole, watcher, run, clock), whole
+                written, scope = self._write(task, whole, context, progress, run, clock), whole
         return ModelMerge(
             text=written.text,
             truncated=written.truncated,
@@ -157,7 +158,7 @@ class ModelMerger:
             checks=() if scope.whole else (written.kept,),
         )
 
-    def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice | ModelMerge:
+    def choose(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelChoice | ModelMerge:
         """Have the model say which of the task's candidates it would write; raises what `merge` raises.
 
         Where it would write none of them, or two are nearly as likely, it writes the merge instead, if the request
@@ -167,21 +168,21 @@ class ModelMerger:
         candidates = task.by_rule.candidates
         clock, run = _Clock(), Run()
         started = time.perf_counter()
-        watcher.entered("scope")
+        progress.on_phase("scope")
         scope = scope_of(task)
         clock.add(scope=time.perf_counter() - started)
         numbers, may_write = sound(task, scope), is_as_sure("model", task.request.least_certainty)
         if not numbers and may_write:
-            return self.merge(task, watcher)
+            return self.merge(task, context, progress)
         if not numbers:
             return ModelChoice(None, (), Usage(), clock.by_phase, given(scope))
-        readings = self._weighed(task, scope, [candidates[at] for at in numbers], watcher, run, clock)
+        readings = self._weighed(task, scope, [candidates[at] for at in numbers], context, progress, run, clock)
         usage = total_usage([usage_of(result.usage) for result in run.results])
         best = best_of(readings)
         if best is not None or not may_write:
             number = None if best is None else numbers[best]
             return ModelChoice(number, readings, usage, clock.by_phase, given(scope))
-        made = self.merge(task, watcher)
+        made = self.merge(task, context, progress)
         for name, milliseconds in made.timings.items():
             clock.by_phase[name] = clock.by_phase.get(name, 0.0) + milliseconds
         return replace(made, usage=total_usage([usage, made.usage]), timings=clock.by_phase, readings=readings)
@@ -191,46 +192,63 @@ class ModelMerger:
         task: ModelTask,
         scope: Scope,
         candidates: Sequence[Candidate],
-        watcher: Watcher,
+        context: RequestContext,
+        progress: ProgressListener,
         run: Run,
         clock: _Clock,
     ) -> tuple[ScoredReading, ...]:
         """Ask about all regions at once how likely each candidate's text is there."""
         started = time.perf_counter()
-        watcher.entered("prompt")
+        progress.on_phase("prompt")
         asked = [self._asked(question, scope.outline, task, "exact") for question in questions(task, scope)]
         texts = [cut(task.text, candidate.text, scope.regions) for candidate in candidates]
         answers = [[self._answer(regions[number], one) for regions in texts] for number, one in enumerate(asked)]
         prompts = [one.prompt for one in asked]
         prompted = time.perf_counter()
-        watcher.entered("score")
-        follow = self._follow(task, watcher)
+        progress.on_phase("score")
+        follow = self._follow(task, progress)
         try:
             logprobs = score_answers(
-                self._loaded.engine, prompts, answers, watcher, run, self._deadline_s, task.request.salt, follow
+                self._loaded.engine,
+                prompts,
+                answers,
+                context,
+                progress,
+                run,
+                self._deadline_s,
+                task.request.salt,
+                follow,
             )
         except engine_errors.EngineError as error:
             raise fault_of(error, self.name) from error
         clock.add(prompt=prompted - started, score=time.perf_counter() - prompted)
         return weigh(candidates, logprobs)
 
-    def _write(self, task: ModelTask, scope: Scope, watcher: Watcher, run: Run, clock: _Clock) -> _Written:
+    def _write(
+        self,
+        task: ModelTask,
+        scope: Scope,
+        context: RequestContext,
+        progress: ProgressListener,
+        run: Run,
+        clock: _Clock,
+    ) -> _Written:
         """Ask for all regions at once, and put the answers into the file."""
         started = time.perf_counter()
-        watcher.entered("prompt")
-        mode = mode_of(task.request.reuse, self._reuse)
+        progress.on_phase("prompt")
+        mode = resolve_reuse_mode(task.request.reuse, self._reuse)
         asked = [self._asked(question, scope.outline, task, mode) for question in questions(task, scope)]
         requests = [self._generation(one.prompt, task.request, mode) for one in asked]
         drafts = [
             draft_of(one.question, one.prompt, one.encoder, self._loaded.text) if task.request.draft == "copy" else None
             for one in asked
         ]
-        follow = self._follow(task, watcher)
+        follow = self._follow(task, progress)
         texts = [] if follow is None else [follow(request, region) for region, request in enumerate(requests)]
         prompted, run.first_step, run.phase_behind, num_before = time.perf_counter(), 0.0, "decode", len(run.results)
-        watcher.entered("prefill")
+        progress.on_phase("prefill")
         try:
-            run_together(self._loaded.engine, list(zip(requests, drafts, strict=True)), watcher, run, texts)
+            run_together(self._loaded.engine, list(zip(requests, drafts, strict=True)), context, progress, run, texts)
         except engine_errors.EngineError as error:
             raise fault_of(error, self.name) from error
         finished = time.perf_counter()
@@ -264,8 +282,8 @@ class ModelMerger:
             raise BadFile(f"model {self.name} cannot read this file or edit: {error}") from error
         return _Asked(question, prompt, encoder)
 
-    def _follow(self, task: ModelTask, watcher: Watcher) -> Follow | None:
-        return follower(watcher, self._loaded.text.tokenizer.token_bytes(), task.request.path)
+    def _follow(self, task: ModelTask, progress: ProgressListener) -> Follow | None:
+        return follower(progress, self._loaded.text.tokenizer.token_bytes(), task.request.path)
 
     def _answer(self, text: str, asked: _Asked) -> list[int]:
         try:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from agent_runtime.llm.answer_text import Follow
 from agent_runtime.llm.generate import Run, run_together
 from agent_runtime.llm.interface import ModelTask
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import ProgressListener
 from agent_runtime.prompt import ApplyPrompt
+from agent_runtime.request_context import RequestContext
 from agent_runtime.types import ScoredReading
 from editor.grammars import find_language
 from editor.scope import Scope, is_confined
@@ -83,7 +84,8 @@ def score_answers(
     engine: Engine,
     prompts: Sequence[ApplyPrompt],
     answers: Sequence[Sequence[Sequence[int]]],
-    watcher: Watcher,
+    context: RequestContext,
+    progress: ProgressListener,
     run: Run,
     deadline_s: float | None = None,
     salt: str = "",
@@ -120,7 +122,7 @@ def score_answers(
         regions += [region] * len(found.parts)
     num_before = len(run.results)
     texts = [] if follow is None else list(map(follow, requests, regions))
-    run_together(engine, [(request, None) for request in requests], watcher, run, texts)
+    run_together(engine, [(request, None) for request in requests], context, progress, run, texts)
     given = [tuple(each.logprob for each in result.logprobs) for result in run.results[num_before:]]
     return [[() if place is None else given[place] for place in of_question] for of_question in places]
 

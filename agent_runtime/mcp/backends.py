@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
@@ -11,12 +10,13 @@ from typing import Any, Protocol
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.apply.result import decode
-from agent_runtime.apply.rule_process import Aside
+from agent_runtime.apply.rule_process import RuleProcesses
 from agent_runtime.client import Client, Phase, Stream, Tokens, WorkspaceRequest
 from agent_runtime.errors import Cancelled, Stale
 from agent_runtime.limits import MAX_EDIT_BYTES, check_size
 from agent_runtime.llm.model_slot import ModelOnDemand
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.types import UNSEEN, ApplyRequest, ApplyResult, Certainty, Mode, Options, surest
 from agent_runtime.workspace.registry import DEFAULT
 from agent_runtime.workspace.workspace import Workspace
@@ -79,7 +79,7 @@ class Backend(Protocol):
         """Read one file; raises BadFile or NoConnection."""
         ...
 
-    def edit(self, edit: Edit, watcher: Watcher) -> ApplyResult:
+    def edit(self, edit: Edit, context: RequestContext, progress: ProgressListener) -> ApplyResult:
         """Merge an edit, and write the result if `write` is set and no check rejects it.
 
         Raises Stale, EditRefused, BadFile, ModelUnavailable and other errors of a merge.
@@ -95,29 +95,27 @@ class Backend(Protocol):
         ...
 
 
-def follow_stream(events: Stream[ApplyResult], watcher: Watcher) -> ApplyResult:
+def follow_stream(events: Stream[ApplyResult], context: RequestContext, progress: ProgressListener) -> ApplyResult:
     """Report a stream's progress and return its answer; raises Cancelled, with the stream closed, once it is cancelled.
 
     Cancellation takes effect at the next event: the service sends one for every phase and every forward pass.
     """
-    cancelled = threading.Event()
-    watcher.began(cancelled.set)
     num_tokens = 0
     with events:
         for event in events:
             if not isinstance(event, Phase | Tokens):
                 return event
-            if cancelled.is_set():
+            if context.cancel.is_cancelled:
                 break
             if isinstance(event, Phase):
-                watcher.entered(event.name)
+                progress.on_phase(event.name)
             else:
                 num_tokens += len(event.pieces)
-                watcher.wrote(num_tokens)
+                progress.on_tokens(num_tokens)
     raise Cancelled("the client has disconnected; the work at the service is cancelled")
 
 
-Apply = Callable[[ApplyRequest, Watcher], ApplyResult]
+Apply = Callable[[ApplyRequest, RequestContext, ProgressListener], ApplyResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +146,7 @@ class LocalBackend:
         encoding = decode(data, path).encoding
         return FileText(path, data.decode(encoding), encoding, sha256(data).hexdigest())
 
-    def edit(self, edit: Edit, watcher: Watcher) -> ApplyResult:
+    def edit(self, edit: Edit, context: RequestContext, progress: ProgressListener) -> ApplyResult:
         """Merge an edit and write it, unless the file is not the expected one or has changed meanwhile."""
         path = self._relative(edit.path)
         check_size(len(edit.edit), "the edit", MAX_EDIT_BYTES)
@@ -157,7 +155,7 @@ class LocalBackend:
         if edit.expected_sha256 not in (None, current):
             raise Stale(f"{path} is not what the edit was made for; read it again", current_sha256=current)
         request = ApplyRequest(data, edit.edit, path, **build_options(edit, self._options))
-        result = self._applier.apply(request, watcher)
+        result = self._applier.apply(request, context, progress)
         if edit.write and result.status == "merged":
             self._workspace.write(result.files)
         return result
@@ -179,7 +177,7 @@ class LocalBackend:
         return path
 
 
-def make_local_applier(model: ModelOnDemand, aside: Aside | None = None) -> EditApplier:
+def make_local_applier(model: ModelOnDemand, aside: RuleProcesses | None = None) -> EditApplier:
     """Merge in this process: by rules, for large texts in the process `aside` if given, else by the model."""
 
     def status() -> BackendStatus:
@@ -200,7 +198,10 @@ def make_remote_applier(client: Client, url: str) -> EditApplier:
     def status() -> BackendStatus:
         return BackendStatus(model_state="loaded" if client.is_ready() else "not loaded yet", url=url)
 
-    return EditApplier(lambda request, watcher: follow_stream(client.stream(request), watcher), status, client.close)
+    def apply(request: ApplyRequest, context: RequestContext, progress: ProgressListener) -> ApplyResult:
+        return follow_stream(client.stream(request), context, progress)
+
+    return EditApplier(apply, status, client.close)
 
 
 class RemoteBackend:
@@ -218,7 +219,7 @@ class RemoteBackend:
         file = self._client.workspaces.read(path, self._workspace)
         return FileText(file.path, file.text, file.encoding, file.sha256)
 
-    def edit(self, edit: Edit, watcher: Watcher) -> ApplyResult:
+    def edit(self, edit: Edit, context: RequestContext, progress: ProgressListener) -> ApplyResult:
         """Let the service merge and write, unless the file is not the expected one."""
         check_size(len(edit.edit), "the edit", MAX_EDIT_BYTES)
         request = WorkspaceRequest(
@@ -228,7 +229,7 @@ class RemoteBackend:
             expected_sha256=edit.expected_sha256,
             **build_options(edit, self._options),
         )
-        return follow_stream(self._client.stream(request, write=edit.write), watcher)
+        return follow_stream(self._client.stream(request, write=edit.write), context, progress)
 
     def status(self) -> BackendStatus:
         """Return the service's state of the workspace."""

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_runtime.access import AccessScope, Principal
 from agent_runtime.errors import Forbidden, TooLarge, TooManyRequests
-from agent_runtime.server.auth import KEY, BearerTokens, holder_of
+from agent_runtime.server.auth import PRINCIPAL_KEY, BearerTokens, holder_of
 from agent_runtime.server.host_guard import OwnHostsOnly
 from agent_runtime.server.problems import problem_response
 from agent_runtime.server.request_body import BodyLimit
@@ -209,7 +209,7 @@ class ScopeCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            principal: Principal = scope[KEY]
+            principal: Principal = scope[PRINCIPAL_KEY]
             try:
                 for needed in NEEDED:
                     principal.check(needed)

@@ -15,15 +15,15 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, InputRequiredResult, Tool, ToolAnnotations
 from pydantic import Field, StringConstraints, ValidationError
 
-from agent_runtime.apply.rule_process import rule_time
+from agent_runtime.apply.rule_process import limit_rule_time
 from agent_runtime.errors import BadRequest, HunkError
 from agent_runtime.mcp import responses
 from agent_runtime.mcp.backends import Backend, Edit
 from agent_runtime.mcp.responses import EditAnswer, FileAnswer, StatusAnswer
-from agent_runtime.progress import Watcher
-from agent_runtime.quotas.queue import Placed, Places
+from agent_runtime.progress import ProgressListener
+from agent_runtime.quotas import CpuSlots
+from agent_runtime.request_context import RequestContext
 from agent_runtime.server.auth import holder_of
-from agent_runtime.server.executor import Departure
 from agent_runtime.types import ApplyResult, Certainty
 
 INSTRUCTIONS = (
@@ -56,8 +56,8 @@ Result = TypeVar("Result")
 
 
 def build_server(backend: Backend) -> MCPServer:
-    """Build the server with its tools; edits by rule share CPU slots as in the service (`Places`)."""
-    places = Places()
+    """Build the server with its tools; edits by rule share CPU slots as in the service (`CpuSlots`)."""
+    slots = CpuSlots()
     server = _Server(
         "hunk",
         title="Hunk",
@@ -98,11 +98,11 @@ def build_server(backend: Backend) -> MCPServer:
             min_certainty=min_certainty,
         )
         call = _EditCall()
-        async with places.place(_find_holder(context)) as give_back:
-            watcher = Placed(call, give_back)
-            work = partial(_edit, backend, request, watcher)
+        async with slots.acquire(_find_holder(context)) as release:
+            running = RequestContext(release_slot=release)
+            work = partial(_edit, backend, request, running, call)
             return await call.run(
-                context, partial(_respond, work, partial(responses.edit_response, written=request.write))
+                context, running, partial(_respond, work, partial(responses.edit_response, written=request.write))
             )
 
     @server.tool(
@@ -158,18 +158,17 @@ def _to_clause(text: str) -> str:
     return text[:1].lower() + text[1:].removesuffix(".")
 
 
-class _EditCall(Departure):
+class _EditCall(ProgressListener):
     """A running edit: reports its progress to the client, and is cancelled when the client cancels the call."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._num_tokens = 0
 
-    def wrote(self, num_tokens: int) -> None:
+    def on_tokens(self, num_tokens: int) -> None:
         """Record the number of tokens for the next report."""
         self._num_tokens = num_tokens
 
-    async def run(self, context: Context, work: Callable[[], Result]) -> Result:
+    async def run(self, context: Context, running: RequestContext, work: Callable[[], Result]) -> Result:
         """Run the work in a thread."""
         try:
             async with anyio.create_task_group() as group:
@@ -177,7 +176,7 @@ class _EditCall(Departure):
                 result = await run_sync(work, abandon_on_cancel=True)
                 group.cancel_scope.cancel()
         finally:
-            self.happen()
+            running.cancel.cancel()
         return result
 
     async def _report(self, context: Context) -> None:
@@ -194,9 +193,9 @@ def _find_holder(context: Context) -> str:
     return "" if request is None else holder_of(request.scope)
 
 
-def _edit(backend: Backend, edit: Edit, watcher: Watcher) -> ApplyResult:
-    with rule_time(watcher):
-        return backend.edit(edit, watcher)
+def _edit(backend: Backend, edit: Edit, context: RequestContext, progress: ProgressListener) -> ApplyResult:
+    with limit_rule_time(context.cancel):
+        return backend.edit(edit, context, progress)
 
 
 def _respond(work: Callable[[], Result], render: Callable[[Result], CallToolResult]) -> CallToolResult:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agent_runtime.errors import TooManyRequests
-from agent_runtime.request_context import Finished, Observer
+from agent_runtime.telemetry.observer import Observer, RequestOutcome
 
 
 class TokenBucket:
@@ -75,7 +75,7 @@ class _Tenant:
 
 
 @dataclass(slots=True)
-class Tenants(Observer):
+class TenantRateLimiter(Observer):
     """All tenants of a service; those who come only with a token that it knows, so there are not many."""
 
     limits: TenantLimits = field(default_factory=TenantLimits)
@@ -86,7 +86,7 @@ class Tenants(Observer):
     _num_in_work: int = 0
 
     @contextmanager
-    def admitted(self, name: str) -> Iterator[None]:
+    def admit(self, name: str) -> Iterator[None]:
         """A request that is in work within the block; raises TooManyRequests instead."""
         with self._lock:
             tenant = self._tenant(name)
@@ -121,13 +121,13 @@ class Tenants(Observer):
                 )
             requests.charge(num_requests)
 
-    def finished(self, request: Finished) -> None:
+    def on_outcome(self, outcome: RequestOutcome) -> None:
         """Charge the tokens that the model ran."""
-        num_tokens = request.usage.recomputed + request.usage.completion
+        num_tokens = outcome.usage.recomputed + outcome.usage.completion
         if self.limits.tokens_per_minute is None or not num_tokens:
             return
         with self._lock:
-            tokens = self._tenant(request.tenant).tokens
+            tokens = self._tenant(outcome.tenant).tokens
             assert tokens is not None
             tokens.charge(num_tokens)
 

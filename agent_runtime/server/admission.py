@@ -10,10 +10,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent_runtime.access import LOCAL, Principal
 from agent_runtime.errors import Ending, HunkError, TooManyRequests
-from agent_runtime.quotas import Tenants, Turns
-from agent_runtime.request_context import CURRENT
-from agent_runtime.server.auth import KEY, holder_of
+from agent_runtime.quotas import FairQueue, TenantRateLimiter
+from agent_runtime.request_context import CancelToken, RequestContext
+from agent_runtime.server.auth import CONTEXT_KEY, PRINCIPAL_KEY, holder_of
 from agent_runtime.server.problems import problem_response
+from agent_runtime.server.request_id import request_id
 from agent_runtime.telemetry.metrics import Metering
 
 
@@ -35,10 +36,9 @@ class Drain:
         """Whether the service is ending."""
         return self._begun
 
-    @property
-    def is_over(self) -> bool:
-        """Whether what is still in work is to end now; to be asked from any thread."""
-        return self._over
+    def find_fault(self) -> Ending | None:
+        """Return the error that work has to end with, None before `cut_off`. Called from any thread."""
+        return self.fault if self._over else None
 
     @property
     def num_in_work(self) -> int:
@@ -78,7 +78,7 @@ class Drain:
         return Ending("the service is ending; send the request again in some seconds, or to another one")
 
     @contextmanager
-    def in_work(self) -> Iterator[None]:
+    def count_in(self) -> Iterator[None]:
         """A request is answered within the block; raises Ending instead."""
         self.check()
         self._num_in_work += 1
@@ -107,10 +107,12 @@ FREE_FOLDER = "/static/"
 class Admission:
     """Middleware, inside of that which knows whose request it is: answers 429 or 503 before the body is read."""
 
-    def __init__(self, app: ASGIApp, *, tenants: Tenants, turns: Turns, drain: Drain, metering: Metering) -> None:
+    def __init__(
+        self, app: ASGIApp, *, tenants: TenantRateLimiter, queue: FairQueue, drain: Drain, metering: Metering
+    ) -> None:
         self._app = app
         self._tenants = tenants
-        self._turns = turns
+        self._queue = queue
         self._drain = drain
         self._counters = metering.counters
 
@@ -119,19 +121,18 @@ class Admission:
         if scope["type"] != "http" or _is_free(scope["path"]):
             await self._app(scope, receive, send)
             return
-        principal: Principal = scope.get(KEY, LOCAL)
-        holder = holder_of(scope)
+        principal: Principal = scope.get(PRINCIPAL_KEY, LOCAL)
+        flow = holder_of(scope)
         begun = False
         try:
             with (
-                self._drain.in_work(),
-                self._tenants.admitted(principal.tenant),
-                self._turns.turn(holder) as number,
+                self._drain.count_in(),
+                self._tenants.admit(principal.tenant),
+                self._queue.ticket(flow) as priority,
             ):
                 begun = True
-                record = CURRENT.get()
-                if record is not None:
-                    record.round, record.holder = number, holder
+                cancel = CancelToken(self._drain.find_fault)
+                scope[CONTEXT_KEY] = RequestContext(principal, flow, priority, request_id(scope), cancel)
                 await self._app(scope, receive, send)
         except HunkError as fault:
             if begun:

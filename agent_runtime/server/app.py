@@ -11,7 +11,6 @@ from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 
 from agent_runtime.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES
-from agent_runtime.request_context import RecordObserver
 from agent_runtime.server.admission import Admission
 from agent_runtime.server.auth import BearerTokens
 from agent_runtime.server.dependencies import Service
@@ -20,7 +19,7 @@ from agent_runtime.server.openapi import ANY_PROBLEM, DescribedApp
 from agent_runtime.server.problems import OpenAIErrors, add_problems
 from agent_runtime.server.request_body import BodyLimit
 from agent_runtime.server.request_id import RequestId
-from agent_runtime.server.request_log import RequestLog
+from agent_runtime.server.request_log import RecordObserver, RequestLog
 from agent_runtime.server.routes import ROUTES
 from agent_runtime.server.token_file import LiveTokens
 from agent_runtime.telemetry.traces import PhaseSpans
@@ -61,7 +60,7 @@ def build_app(
     )
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, drain=service.drain)
     app.add_middleware(
-        Admission, tenants=service.tenants, turns=service.turns, drain=service.drain, metering=service.metering
+        Admission, tenants=service.tenants, queue=service.queue, drain=service.drain, metering=service.metering
     )
     if tokens is not None:
         app.add_middleware(BearerTokens, tokens=tokens)

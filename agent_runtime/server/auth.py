@@ -15,11 +15,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent_runtime.access import LOCAL, AccessScope, Principal
 from agent_runtime.errors import HunkError, TooManyRequests, Unauthorized
+from agent_runtime.request_context import RequestContext
 from agent_runtime.server.problems import problem_response
 from agent_runtime.server.token_file import LiveTokens
 
-KEY = "hunk.principal"
-"""Where in the ASGI scope the middleware that knows the tokens puts the principal."""
+PRINCIPAL_KEY = "hunk.principal"
+"""Key of the principal in the ASGI scope. The middleware that checks the tokens sets it."""
+
+CONTEXT_KEY = "hunk.context"
+"""Key of the RequestContext in the ASGI scope. The middleware that admits requests sets it."""
 
 BEARER = HTTPBearer(
     scheme_name="bearer",
@@ -29,21 +33,17 @@ BEARER = HTTPBearer(
 """Only describes the header in the OpenAPI document: the middleware reads it."""
 
 
-def principal_of(request: Request) -> Principal:
-    """Who sent the request."""
-    found: Principal = request.scope.get(KEY, LOCAL)
-    return found
-
-
-def needs(scope: AccessScope) -> Callable[..., Awaitable[Principal]]:
-    """A dependency for a route: the principal, which has this scope, or the problem `forbidden`."""
+def require(scope: AccessScope) -> Callable[..., Awaitable[RequestContext]]:
+    """Return a dependency of a route: the context of a request that has this scope. Others get `forbidden`."""
 
     async def check(
         request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)] = None
-    ) -> Principal:
-        principal = principal_of(request)
-        principal.check(scope)
-        return principal
+    ) -> RequestContext:
+        context: RequestContext | None = request.scope.get(CONTEXT_KEY)
+        if context is None:  # a path that is always answered
+            context = RequestContext(request.scope.get(PRINCIPAL_KEY, LOCAL))
+        context.principal.check(scope)
+        return context
 
     return check
 
@@ -53,7 +53,7 @@ def holder_of(scope: Scope) -> str:
 
     Behind a proxy all requests come from one address, and the tokens tell them apart.
     """
-    principal: Principal = scope.get(KEY, LOCAL)
+    principal: Principal = scope.get(PRINCIPAL_KEY, LOCAL)
     if principal is not LOCAL:
         return principal.tenant
     client = scope.get("client")
@@ -127,7 +127,7 @@ class BearerTokens:
             return
         assert scope["type"] == "http", "there are no websockets"
         try:
-            scope[KEY] = NOBODY if _is_open(scope) else self._principal(scope)
+            scope[PRINCIPAL_KEY] = NOBODY if _is_open(scope) else self._principal(scope)
         except HunkError as fault:
             response = problem_response(fault)
             response.headers["Connection"] = "close"  # the body, if there is one, stays unread

@@ -10,12 +10,12 @@ from opentelemetry.trace import TracerProvider
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.apply.rule_process import RULE_SECONDS
 from agent_runtime.llm.model_slot import ModelSlot
-from agent_runtime.quotas import Places, Tenants, Turns
-from agent_runtime.request_context import Observer
+from agent_runtime.quotas import CpuSlots, FairQueue, TenantRateLimiter
 from agent_runtime.server.admission import Drain
-from agent_runtime.server.idempotency import KeptAnswers
+from agent_runtime.server.idempotency import IdempotencyStore
 from agent_runtime.session import SessionRegistry
 from agent_runtime.telemetry.metrics import Metering
+from agent_runtime.telemetry.observer import Observer
 from agent_runtime.workspace.registry import WorkspaceRegistry
 
 MAX_APPLIES = 1024
@@ -26,7 +26,7 @@ MAX_APPLIES = 1024
 class Service:
     """What one service is made of.
 
-    `threads` are those in which requests are worked on; `tenants`, `turns` and `places` say who may have how much of
+    `threads` are those in which requests are worked on; `tenants`, `queue` and `cpu_slots` say who may have how much of
     it, `rule_seconds` how long rules may work on an edit, `drain` whether it is ending. Spans go to `traces`.
     """
 
@@ -34,12 +34,12 @@ class Service:
     model: ModelSlot
     workspaces: WorkspaceRegistry = field(default_factory=WorkspaceRegistry)
     threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(MAX_APPLIES))
-    answers: KeptAnswers = field(default_factory=KeptAnswers)
+    idempotency: IdempotencyStore = field(default_factory=IdempotencyStore)
     sessions: SessionRegistry = field(default_factory=SessionRegistry)
     metering: Metering = field(default_factory=Metering)
-    tenants: Tenants = field(default_factory=Tenants)
-    turns: Turns = field(default_factory=Turns)
-    places: Places = field(default_factory=Places)
+    tenants: TenantRateLimiter = field(default_factory=TenantRateLimiter)
+    queue: FairQueue = field(default_factory=FairQueue)
+    cpu_slots: CpuSlots = field(default_factory=CpuSlots)
     drain: Drain = field(default_factory=Drain)
     traces: TracerProvider | None = None
     rule_seconds: float = RULE_SECONDS

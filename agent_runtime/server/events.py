@@ -14,17 +14,19 @@ from fastapi import Request, Response
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic_core import to_json
 
-from agent_runtime.progress import Piece, Relay, Watcher
-from agent_runtime.server.executor import Departure
+from agent_runtime.progress import NO_PROGRESS, Piece, ProgressListener
+from agent_runtime.request_context import RequestContext
+from agent_runtime.server.dependencies import Service
+from agent_runtime.server.executor import cancel_after_disconnect, cancel_on_disconnect, run_in_thread
 from agent_runtime.server.problems import fault_of_bug
-from agent_runtime.server.responses import Answer, Streamed, answer_of_fault
+from agent_runtime.server.responses import EncodedAnswer, StreamedResponse, encode_problem
 
 MAX_PIECES = 256
 """Of one event; behind that, neighbours of the same origin become one piece."""
 
 
 @dataclass(slots=True)
-class _Phase:
+class _PhaseEvent:
     """The event `phase`."""
 
     phase: str
@@ -33,11 +35,11 @@ class _Phase:
     name = "phase"
 
     def data(self) -> dict[str, Any]:
-        return {"phase": self.phase, **_of(self.path)}
+        return {"phase": self.phase, **_path_field(self.path)}
 
 
 @dataclass(slots=True)
-class _Tokens:
+class _TokensEvent:
     """The event `tokens`: what was written of one region since the last."""
 
     region: int
@@ -56,67 +58,62 @@ class _Tokens:
 
     def data(self) -> dict[str, Any]:
         pieces = [{"text": piece.text, "origin": piece.origin} for piece in self.pieces]
-        return {"region": self.region, "pieces": pieces, **_of(self.path)}
+        return {"region": self.region, "pieces": pieces, **_path_field(self.path)}
 
 
-def _of(path: str) -> dict[str, str]:
-    """Whose file it is, where several are worked on."""
+def _path_field(path: str) -> dict[str, str]:
+    """Return the field `path`, none where one file is worked on."""
     return {"path": path} if path else {}
 
 
-class Events(Relay):
-    """Told by the threads that work, read by the event loop that it is made in.
+class EventQueue(ProgressListener):
+    """Queues the events of a request. Threads that work add them, the event loop that it is made in takes them.
 
-    What a client does not take holds no more memory than the answer itself: phases are few, and the tokens of a region
+    For a slow client this holds no more memory than the answer itself: there are few phases, and the tokens of a region
     are one event until it is taken.
     """
 
     wants_text = True
 
-    def __init__(self, watcher: Watcher) -> None:
-        super().__init__(watcher)
-        self.wants_text = True
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._lock = Lock()
-        self._waiting: list[_Phase | _Tokens] = []
-        self._by_region: dict[tuple[str, int], _Tokens] = {}
+        self._waiting: list[_PhaseEvent | _TokensEvent] = []
+        self._by_region: dict[tuple[str, int], _TokensEvent] = {}
         self._more = asyncio.Event()
-        self.asked = asyncio.Event()
-        """The model has taken the work on: it is no longer refused, and takes its time."""
+        self.started = asyncio.Event()
+        """Set once the engine has accepted the request: it is no longer refused, and takes its time."""
 
-    def entered(self, phase: str, path: str = "") -> None:
-        """An event of its own."""
+    def on_phase(self, phase: str, path: str = "") -> None:
+        """Add an event."""
         with self._lock:
-            self._waiting.append(_Phase(phase, path))
-            for place in [place for place in self._by_region if place[0] == path]:
-                del self._by_region[place]  # what comes now of this file stands behind the phase
+            self._waiting.append(_PhaseEvent(phase, path))
+            for region in [region for region in self._by_region if region[0] == path]:
+                del self._by_region[region]  # later tokens of this file come after the phase
         self.wake()
-        super().entered(phase, path)
 
-    def began(self, stop: Callable[[], None]) -> None:
-        """The model has taken the work on: its first pass may take seconds, of which phases tell meanwhile."""
-        if not self.asked.is_set():
-            self._call(self.asked.set)
-        super().began(stop)
+    def on_start(self) -> None:
+        """Note that the engine has accepted the request: its first pass may take seconds."""
+        if not self.started.is_set():
+            self._call(self.started.set)
 
-    def wrote_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
-        """Added to the event of this region, where it still waits."""
+    def on_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
+        """Add the pieces to the event of this region, if it still waits; else add an event."""
         with self._lock:
             tokens = self._by_region.get((path, region))
             if tokens is None:
-                tokens = self._by_region[path, region] = _Tokens(region, path)
+                tokens = self._by_region[path, region] = _TokensEvent(region, path)
                 self._waiting.append(tokens)
             tokens.add(pieces)
         self.wake()
-        super().wrote_pieces(region, pieces, path)
 
     def wake(self) -> None:
-        """There is something to be looked at; from any thread."""
+        """Wake the reader. Called from any thread."""
         if not self._more.is_set():
             self._call(self._more.set)
 
-    def take(self) -> list[_Phase | _Tokens]:
-        """What has come since the last time, in its order."""
+    def take(self) -> list[_PhaseEvent | _TokensEvent]:
+        """Return the events since the last call, in order."""
         self._more.clear()
         with self._lock:
             taken, self._waiting = self._waiting, []
@@ -124,14 +121,14 @@ class Events(Relay):
         return taken
 
     async def wait(self, seconds: float) -> bool:
-        """Until there is more, or so long; returns whether there is."""
+        """Wait for an event or so long; return whether there is one."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._more.wait(), seconds)
         return self._more.is_set()
 
-    def _call(self, what: Any) -> None:
+    def _call(self, function: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop has ended, and nobody reads any more
-            self._loop.call_soon_threadsafe(what)
+            self._loop.call_soon_threadsafe(function)
 
 
 HEARTBEAT_SECONDS = 15.0
@@ -140,36 +137,66 @@ HEARTBEAT_SECONDS = 15.0
 LOG = logging.getLogger("hunk.http")
 
 
-async def streamed(request: Request, work: Callable[[Watcher], Awaitable[Answer]]) -> Response:
-    """The answer as a stream, or an ordinary one where the request fails before the model takes it on."""
-    departure = Departure()
-    events = Events(departure)
-    leaving = asyncio.create_task(departure.wait_for(request))
-    asked = asyncio.create_task(events.asked.wait())
-    task = asyncio.create_task(_to_end(work, events))
+Work = Callable[[RequestContext, ProgressListener], EncodedAnswer]
+"""Answers a request; runs in a thread."""
+
+
+async def answer_request(
+    service: Service,
+    request: Request,
+    context: RequestContext,
+    key: str | None,
+    sent: bytes,
+    work: Work,
+    *,
+    stream: bool,
+) -> Response:
+    """Answer a request, once for each idempotency key: as a stream of events, or when the work is done."""
+
+    async def run_once(progress: ProgressListener) -> EncodedAnswer:
+        def run() -> Awaitable[EncodedAnswer]:
+            return run_in_thread(service, context, lambda context: work(context, progress))
+
+        return await service.idempotency.run_once(context.tenant, key, sent, run)
+
+    if stream:
+        return await stream_events(request, context, run_once)
+    async with cancel_on_disconnect(request, context):
+        answer = await run_once(NO_PROGRESS)
+    return answer.to_response()
+
+
+async def stream_events(
+    request: Request, context: RequestContext, work: Callable[[ProgressListener], Awaitable[EncodedAnswer]]
+) -> Response:
+    """Return the answer as a stream of events, or as an ordinary one if the request fails before the model starts."""
+    events = EventQueue()
+    leaving = asyncio.create_task(cancel_after_disconnect(request, context))
+    started = asyncio.create_task(events.started.wait())
+    task = asyncio.create_task(_run(work, events))
     try:
-        await asyncio.wait({task, asked}, timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, started}, timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     except BaseException:  # the server shuts down
-        departure.happen()
+        context.cancel.cancel()
         raise
     finally:
         leaving.cancel()
-        asked.cancel()
+        started.cancel()
     if task.done() and (task.exception() is not None or task.result().is_problem):
-        return task.result().response()  # what it raised is raised here
+        return task.result().to_response()  # what it raised is raised here
     headers = task.result().headers if task.done() else {}
-    return Streamed(_parts(events, task), departure.happen, "text/event-stream", headers)
+    return StreamedResponse(_encode_events(events, task), context.cancel.cancel, "text/event-stream", headers)
 
 
-async def _to_end(work: Callable[[Watcher], Awaitable[Answer]], events: Events) -> Answer:
+async def _run(work: Callable[[ProgressListener], Awaitable[EncodedAnswer]], events: EventQueue) -> EncodedAnswer:
     try:
         return await work(events)
     finally:
         events.wake()
 
 
-async def _parts(events: Events, task: asyncio.Task[Answer]) -> AsyncIterator[bytes]:
-    """The events as bytes, a comment where there is none for long, and at last what the work came to."""
+async def _encode_events(events: EventQueue, task: asyncio.Task[EncodedAnswer]) -> AsyncIterator[bytes]:
+    """Yield the events as bytes, a comment if there is none for long, and last the result or the problem."""
     while True:
         is_over = task.done()
         for event in events.take():
@@ -182,13 +209,13 @@ async def _parts(events: Events, task: asyncio.Task[Answer]) -> AsyncIterator[by
             yield KEEPALIVE_COMMENT
 
 
-def _result(task: asyncio.Task[Answer]) -> Answer:
-    """What the work came to; a bug is logged here, as the server does where no answer has begun."""
+def _result(task: asyncio.Task[EncodedAnswer]) -> EncodedAnswer:
+    """Return the answer; a bug is logged here, as the server does where no answer has started."""
     try:
         return task.result()
     except Exception as error:
         LOG.error("a bug ended a stream", exc_info=error)
-        return answer_of_fault(fault_of_bug(error))
+        return encode_problem(fault_of_bug(error))
 
 
 def _event(name: str, data: bytes) -> bytes:

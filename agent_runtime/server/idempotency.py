@@ -17,9 +17,8 @@ from typing import Annotated
 from cachetools import TTLCache
 from fastapi import Header
 
-from agent_runtime.access import Principal
 from agent_runtime.errors import BadRequest, KeyReused
-from agent_runtime.server.responses import Answer
+from agent_runtime.server.responses import EncodedAnswer
 
 KEEP_SECONDS = 3600.0
 KEEP_BYTES = 32 << 20
@@ -44,11 +43,11 @@ _KEY = re.compile(r"[\x21\x23-\x7e]{1,255}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _StoredAnswer:
     """An answer, and the request that it is to."""
 
     fingerprint: bytes
-    answer: Answer
+    answer: EncodedAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class _Running:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class KeptAnswers:
+class IdempotencyStore:
     """Answers by tenant and key, for a while; used in the event loop only.
 
     Kept are results and the refusals that lie with the request. What failed for the moment (5xx, 429, a client that
@@ -70,24 +69,24 @@ class KeptAnswers:
         self, *, seconds: float = KEEP_SECONDS, max_bytes: int = KEEP_BYTES, clock: Callable[[], float] = monotonic
     ) -> None:
         self._seconds, self._max_bytes, self._clock = seconds, max_bytes, clock
-        self._kept: dict[str, TTLCache[str, _Kept]] = {}
+        self._kept: dict[str, TTLCache[str, _StoredAnswer]] = {}
         self._running: dict[tuple[str, str], _Running] = {}
 
-    async def once(
-        self, principal: Principal, key: str | None, request: bytes, work: Callable[[], Awaitable[Answer]]
-    ) -> Answer:
+    async def run_once(
+        self, tenant: str, key: str | None, request: bytes, work: Callable[[], Awaitable[EncodedAnswer]]
+    ) -> EncodedAnswer:
         """Do the work, or give the answer that it had the first time.
 
         Raises BadRequest where the key cannot be one, KeyReused where it came with another request.
         """
         if key is None:
             return await work()
-        key, fingerprint = _checked(key), sha256(request).digest()
-        place = (principal.tenant, key)
+        key, fingerprint = _parse_key(key), sha256(request).digest()
+        place = (tenant, key)
         while (running := self._running.get(place)) is not None:
             _compare(running.fingerprint, fingerprint)
             await running.ended.wait()  # if it failed, the first that wakes tries again
-        kept = self._of(principal.tenant).get(key)
+        kept = self._answers_of(tenant).get(key)
         if kept is not None:
             _compare(kept.fingerprint, fingerprint)
             return replace(kept.answer, headers={**kept.answer.headers, REPLAYED: "true"})
@@ -95,7 +94,7 @@ class KeptAnswers:
         try:
             answer = await work()
             if answer.is_final:
-                self._keep(principal.tenant, key, _Kept(fingerprint, answer))
+                self._keep(tenant, key, _StoredAnswer(fingerprint, answer))
             return answer
         finally:
             del self._running[place]
@@ -107,21 +106,21 @@ class KeptAnswers:
             assert kept.currsize <= self._max_bytes
         assert not any(running.ended.is_set() for running in self._running.values())
 
-    def _of(self, tenant: str) -> TTLCache[str, _Kept]:
+    def _answers_of(self, tenant: str) -> TTLCache[str, _StoredAnswer]:
         if tenant not in self._kept:
             self._kept[tenant] = TTLCache(self._max_bytes, self._seconds, self._clock, _size)
         return self._kept[tenant]
 
-    def _keep(self, tenant: str, key: str, kept: _Kept) -> None:
+    def _keep(self, tenant: str, key: str, kept: _StoredAnswer) -> None:
         if _size(kept) <= self._max_bytes:
-            self._of(tenant)[key] = kept
+            self._answers_of(tenant)[key] = kept
 
 
-def _size(kept: _Kept) -> int:
+def _size(kept: _StoredAnswer) -> int:
     return len(kept.answer.content) + BYTES_BESIDE
 
 
-def _checked(key: str) -> str:
+def _parse_key(key: str) -> str:
     """The key without the quotes that the draft wants and many clients leave out."""
     bare = key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
     if not _KEY.fullmatch(bare):

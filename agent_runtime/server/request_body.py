@@ -159,8 +159,8 @@ class BodyLimit:
                             return True
                     return False
         except TimeoutError:
-            if self._drain.is_over:
-                raise self._drain.fault from None
+            if (fault := self._drain.find_fault()) is not None:
+                raise fault from None
             raise RequestTooSlow(f"the request's body did not come within {self._seconds:g} seconds") from None
 
     def _check(self, num_bytes: int) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_runtime.access import LOCAL, Principal
-from agent_runtime.request_context import CURRENT, RequestRecord
-from agent_runtime.server.auth import KEY
+from agent_runtime.server.auth import PRINCIPAL_KEY
 from agent_runtime.server.request_id import request_id
 from agent_runtime.telemetry.metrics import Metering
+from agent_runtime.telemetry.observer import Observer, RequestOutcome
 
 LOG = logging.getLogger("hunk.request")
 
@@ -31,6 +33,37 @@ CHECKS = frozenset({"/healthz", "/readyz", "/metrics", "/stats"})
 
 LEFT = 499
 """The status of a request whose client left before it had one (nginx' number)."""
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """What the log says about one HTTP request. Outcome and tokens stay empty where it asks for no model."""
+
+    outcome: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    approximate_tokens: int = 0
+    completion_tokens: int = 0
+
+
+_RECORD: ContextVar[RequestRecord | None] = ContextVar("hunk_request", default=None)
+"""Serves the log only. The thread that works on a request has a copy of its context, and so the same record."""
+
+
+class RecordObserver(Observer):
+    """Notes in the record of the current request what it used. Several parts (a batch) are added up."""
+
+    def on_outcome(self, outcome: RequestOutcome) -> None:
+        """Note it."""
+        record = _RECORD.get()
+        if record is None:
+            return
+        usage = outcome.usage
+        record.outcome = outcome.outcome if record.outcome in ("", outcome.outcome) else "mixed"
+        record.prompt_tokens += usage.prompt
+        record.cached_tokens += usage.cached
+        record.approximate_tokens += usage.reused_approximate
+        record.completion_tokens += usage.completion
 
 
 class RequestLog:
@@ -55,7 +88,7 @@ class RequestLog:
                 status = message["status"]
             await send(message)
 
-        token = CURRENT.set(record)
+        token = _RECORD.set(record)
         self._counters.http_began()
         try:
             await self._app(scope, receive, watched)
@@ -63,7 +96,7 @@ class RequestLog:
             status = 500  # what answers it stands further out
             raise
         finally:
-            CURRENT.reset(token)
+            _RECORD.reset(token)
             seconds = time.perf_counter() - started
             method = scope["method"] if scope["method"] in METHODS else OTHER
             self._counters.http_ended(method, _route_of(scope), status, seconds)
@@ -74,7 +107,7 @@ def _write(scope: Scope, record: RequestRecord, status: int, seconds: float) -> 
     level = _level(scope["path"], status)
     if not LOG.isEnabledFor(level):
         return
-    principal: Principal = scope.get(KEY, LOCAL)
+    principal: Principal = scope.get(PRINCIPAL_KEY, LOCAL)
     fields: dict[str, Any] = {
         "request_id": request_id(scope),
         "tenant": principal.tenant,

@@ -31,7 +31,7 @@ BLOCK_CHARACTERS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EncodedAnswer:
     """A status and the JSON that goes with it: a result, or a problem from 400 on."""
 
     status: int
@@ -48,17 +48,17 @@ class Answer:
         """Whether the same request would be answered so again, as far as it lies with the request."""
         return self.status < 500 and self.status not in PASSING
 
-    def response(self) -> Response:
+    def to_response(self) -> Response:
         """As the answer to an HTTP request of its own."""
         media = PROBLEM_MEDIA if self.is_problem else "application/json"
         return Response(self.content, self.status, dict(self.headers), media_type=media)
 
 
-def answer_of(result: ApplyResult) -> Answer:
+def encode_result(result: ApplyResult) -> EncodedAnswer:
     """The answer to an apply that has a result."""
     answer = result_to_json(result)
     num_characters = sum(len(file.merged) + len(file.diff) for file in result.files)
-    return Answer(200, to_json(answer) if num_characters <= LARGE_CHARACTERS else json_in_steps(answer))
+    return EncodedAnswer(200, to_json(answer) if num_characters <= LARGE_CHARACTERS else json_in_steps(answer))
 
 
 def json_in_steps(value: Any) -> bytes:
@@ -89,10 +89,10 @@ def _write(value: Any, written: BytesIO) -> None:
             written.write(to_json(value))
 
 
-def answer_of_fault(fault: HunkError) -> Answer:
+def encode_problem(fault: HunkError) -> EncodedAnswer:
     """The answer to a request that has failed."""
     content = json.dumps(problem_of(fault))  # in ASCII: what was sent may hold a lone surrogate, and is quoted
-    return Answer(fault.http_status, content.encode(), headers_of(fault))
+    return EncodedAnswer(fault.http_status, content.encode(), headers_of(fault))
 
 
 CHUNK_BYTES = 1 << 16
@@ -102,7 +102,7 @@ UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Proxies between have to hand on each part as it comes."""
 
 
-class Streamed(StreamingResponse):
+class StreamedResponse(StreamingResponse):
     """A response in parts. `on_end` is called when it is over, whether all was sent or the client has left."""
 
     def __init__(

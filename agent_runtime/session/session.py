@@ -14,7 +14,8 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import BadRequest, SessionBusy, SessionMissing, Stale, TooLarge
 from agent_runtime.limits import MAX_EDIT_BYTES, check_size
 from agent_runtime.llm.interface import ChatModel, ChatRequest, ReadyPrompt
-from agent_runtime.progress import Timings, Watcher
+from agent_runtime.progress import NO_PROGRESS, ProgressListener, Timings
+from agent_runtime.request_context import RequestContext
 from agent_runtime.session.files import SessionFiles
 from agent_runtime.session.prompt import PromptLayout, SessionPrompt
 from agent_runtime.session.types import HistoryMessage, ReadFile, SessionAnswer, SessionState
@@ -32,8 +33,6 @@ MAX_BYTES_A_TOKEN = 64
 
 MAX_ANSWER_TOKENS = 1024
 """Default limit of an answer."""
-
-_NOBODY = Watcher()
 
 
 class ServerSession:
@@ -116,7 +115,8 @@ class ServerSession:
         stop: Iterable[str] = (),
         clock: str = "",
         prediction: str | None = None,
-        watcher: Watcher = _NOBODY,
+        context: RequestContext | None = None,
+        progress: ProgressListener = NO_PROGRESS,
     ) -> SessionAnswer:
         """Ask the model, which sees the files in their current version and the conversation.
 
@@ -145,16 +145,14 @@ class ServerSession:
                 prediction=prediction,
                 salt=self._salt,
             )
-            answer = chat.answer(request, watcher)
+            answer = chat.answer(request, context or RequestContext(), progress)
             timings.add(answer.timings)
             self._files.mark_shown()
             self._messages += (HistoryMessage("user", question), HistoryMessage("assistant", answer.text))
             self._prompt_tokens = answer.usage.prompt
             self._turns += (answer.usage,)
             self._usage = total_usage([self._usage, answer.usage])
-            return SessionAnswer(
-                answer.text, answer.finish_reason, answer.usage, timings.finished(), seen, prompt.noted
-            )
+            return SessionAnswer(answer.text, answer.finish_reason, answer.usage, timings.total(), seen, prompt.noted)
 
     def apply(
         self,
@@ -164,7 +162,8 @@ class ServerSession:
         write: bool = False,
         expected_sha256: str | None = None,
         prediction: str | None = None,
-        watcher: Watcher = _NOBODY,
+        context: RequestContext | None = None,
+        progress: ProgressListener = NO_PROGRESS,
         **options: Any,
     ) -> ApplyResult:
         """Merge an edit into one file, or without `path` into the files that it names; `options` as in `Options`.
@@ -172,20 +171,22 @@ class ServerSession:
         With `write`, the merged files are written, all or none; texts that a client put in are replaced in the session.
         Raises what `Applier.apply` and `Workspace.write` raise, and Stale if the file is not the expected one.
         """
-        options = self._merge_options(options)
+        context, options = context or RequestContext(), self._merge_options(options)
         with self._lock_call():
             if path is None:
                 if expected_sha256 is not None or prediction is not None:
                     raise BadRequest("expected_sha256 and prediction are of one file: name it by 'path'", field="path")
                 result = self._applier.apply_patch(
-                    PatchRequest(edit, **options), self._files.read_data_if_there, watcher
+                    PatchRequest(edit, **options), self._files.read_data_if_there, context, progress
                 )
             else:
                 original = self._files.read_data(path)
                 _check_hash(original, path, expected_sha256)
-                result = self._applier.apply(ApplyRequest(original, edit, path, prediction, **options), watcher)
+                result = self._applier.apply(
+                    ApplyRequest(original, edit, path, prediction, **options), context, progress
+                )
             self._usage = total_usage([self._usage, result.usage])
-            return self._write_result(result, watcher) if write else result
+            return self._write_result(result, context) if write else result
 
     def state(self) -> SessionState:
         """Return the state of the session; does not wait for a running call."""
@@ -222,11 +223,11 @@ class ServerSession:
         _check_fits(prompt, chat)
         return prompt
 
-    def _write_result(self, result: ApplyResult, watcher: Watcher) -> ApplyResult:
+    def _write_result(self, result: ApplyResult, context: RequestContext) -> ApplyResult:
         """Write a merged result: workspace files first, since only they can fail; then texts of the session."""
         own = [file for file in result.files if self._files.is_own(file.path)]
         if self.workspace is not None and not own:
-            return write_if_merged(self.workspace, result, watcher)
+            return write_if_merged(self.workspace, result, context.cancel)
         if result.status != "merged":
             return result
         if self.workspace is not None:

@@ -19,7 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from agent_runtime.request_context import Finished, Observer
+from agent_runtime.telemetry.observer import Observer, RequestOutcome
 from agent_runtime.types import Usage, total_usage
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ FIRST_TOKEN_BUCKETS = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 4
 
 
 class RequestCounters(Observer):
-    """Counts what `Observer.finished` tells, and the HTTP requests whatever they ask for."""
+    """Counts the outcomes of requests, and the HTTP requests whatever they ask for."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = PrometheusCounter(
@@ -95,18 +95,18 @@ class RequestCounters(Observer):
             "hunk_refused_requests", "HTTP requests that a limit refused, by which.", ["limit"], registry=registry
         )
 
-    def finished(self, request: Finished) -> None:
+    def on_outcome(self, outcome: RequestOutcome) -> None:
         """Count a request for an edit or the model."""
-        self._requests.labels(request.route, request.outcome).inc()
-        total_ms = request.timings.get("total_ms")
+        self._requests.labels(outcome.route, outcome.outcome).inc()
+        total_ms = outcome.timings.get("total_ms")
         if total_ms is not None:
-            self._seconds.labels(request.route).observe(total_ms / 1e3)
-        if request.first_token_ms is not None:
-            self._first_token.observe(request.first_token_ms / 1e3)
-        for method, certainty in request.edits:
+            self._seconds.labels(outcome.route).observe(total_ms / 1e3)
+        if outcome.first_token_ms is not None:
+            self._first_token.observe(outcome.first_token_ms / 1e3)
+        for method, certainty in outcome.edits:
             self._edits.labels(method, certainty).inc()
-        if request.usage.forwards:
-            self._count_tokens(request.usage)
+        if outcome.usage.forwards:
+            self._count_tokens(outcome.usage)
 
     def _count_tokens(self, usage: Usage) -> None:
         for kind in ("cached", "reused_approximate", "recomputed"):
@@ -235,9 +235,9 @@ MAX_REQUESTS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _TimedOutcome:
     at: float
-    request: Finished
+    outcome: RequestOutcome
 
 
 class Rolling(Observer):
@@ -252,12 +252,12 @@ class Rolling(Observer):
         self._window_s = window_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._seen: deque[_Seen] = deque(maxlen=max_requests)
+        self._seen: deque[_TimedOutcome] = deque(maxlen=max_requests)
 
-    def finished(self, request: Finished) -> None:
+    def on_outcome(self, outcome: RequestOutcome) -> None:
         """Keep it."""
         with self._lock:
-            self._seen.append(_Seen(self._clock(), request))
+            self._seen.append(_TimedOutcome(self._clock(), outcome))
 
     def rates(self) -> dict[str, Any]:
         """The `window` of `GET /stats` (docs/api.md); a rate is null where there is nothing to divide by."""
@@ -265,12 +265,12 @@ class Rolling(Observer):
             oldest = self._clock() - self._window_s
             while self._seen and self._seen[0].at < oldest:
                 self._seen.popleft()
-            requests = [seen.request for seen in self._seen]
-        usage = total_usage([request.usage for request in requests])
+            outcomes = [seen.outcome for seen in self._seen]
+        usage = total_usage([outcome.usage for outcome in outcomes])
         return {
             "seconds": self._window_s,
-            "requests": len(requests),
-            "outcomes": dict(Counter(request.outcome for request in requests)),
+            "requests": len(outcomes),
+            "outcomes": dict(Counter(outcome.outcome for outcome in outcomes)),
             "prompt": usage.prompt,
             "cached": usage.cached,
             "reused_approximate": usage.reused_approximate,
@@ -280,8 +280,8 @@ class Rolling(Observer):
             "prefix_hit_rate": _share(usage.cached, usage.prompt),
             "approximate_share": _share(usage.reused_approximate, usage.prompt),
             "tokens_per_forward": _share(usage.completion, usage.forwards),
-            "total_ms": _spread([request.timings["total_ms"] for request in requests if "total_ms" in request.timings]),
-            "first_token_ms": _spread([one.first_token_ms for one in requests if one.first_token_ms is not None]),
+            "total_ms": _spread([one.timings["total_ms"] for one in outcomes if "total_ms" in one.timings]),
+            "first_token_ms": _spread([one.first_token_ms for one in outcomes if one.first_token_ms is not None]),
         }
 
 
@@ -323,12 +323,12 @@ class Metering(Observer):
         """Tell it too."""
         self._others.append(observer)
 
-    def finished(self, request: Finished) -> None:
+    def on_outcome(self, outcome: RequestOutcome) -> None:
         """Count it."""
-        self.counters.finished(request)
-        self.window.finished(request)
+        self.counters.on_outcome(outcome)
+        self.window.on_outcome(outcome)
         for other in self._others:
-            other.finished(request)
+            other.on_outcome(outcome)
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """All metrics in the format that the scraper's Accept header asks for, and its content type.

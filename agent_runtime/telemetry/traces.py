@@ -11,7 +11,7 @@ from opentelemetry import trace
 from opentelemetry.trace import TracerProvider
 
 from agent_runtime.errors import BadRequest
-from agent_runtime.request_context import Finished, Observer
+from agent_runtime.telemetry.observer import Observer, RequestOutcome
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -77,16 +77,16 @@ class PhaseSpans(Observer):
     def __init__(self, provider: TracerProvider) -> None:
         self._tracer = provider.get_tracer("hunk", version("hunk"))
 
-    def finished(self, request: Finished) -> None:
+    def on_outcome(self, outcome: RequestOutcome) -> None:
         """Write it."""
         span = trace.get_current_span()
         if not span.is_recording():
             return
-        usage = request.usage
+        usage = outcome.usage
         span.set_attributes(
             {
-                "hunk.outcome": request.outcome,
-                "hunk.tenant": request.tenant,
+                "hunk.outcome": outcome.outcome,
+                "hunk.tenant": outcome.tenant,
                 "hunk.prompt_tokens": usage.prompt,
                 "hunk.cached_tokens": usage.cached,
                 "hunk.approximate_tokens": usage.reused_approximate,
@@ -94,7 +94,7 @@ class PhaseSpans(Observer):
                 "hunk.forwards": usage.forwards,
             }
         )
-        phases = {name: ms for name, ms in request.timings.items() if name != "total_ms"}
+        phases = {name: ms for name, ms in outcome.timings.items() if name != "total_ms"}
         start_ns = time.time_ns() - _ns(sum(phases.values()))
         for name, milliseconds in phases.items():
             end_ns = start_ns + _ns(milliseconds)

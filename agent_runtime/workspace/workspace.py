@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent_runtime.errors import FileMissing, HunkError
-from agent_runtime.progress import Watcher
+from agent_runtime.request_context import CancelToken
 from agent_runtime.types import ApplyResult, FileResult
 from agent_runtime.workspace.journal import LOG, Journal, find_journals
 from agent_runtime.workspace.recovery import recover, recover_below
@@ -75,15 +75,14 @@ class Workspace:
                 LOG.error("the journal of %s cannot be read: %s", journal.root, error)
 
 
-def write_if_merged(workspace: Workspace, result: ApplyResult, watcher: Watcher) -> ApplyResult:
+def write_if_merged(workspace: Workspace, result: ApplyResult, cancel: CancelToken) -> ApplyResult:
     """Write the merged files, all or none, and say so; nothing where a check rejected them or nothing is to be done.
 
-    Raises Stale, BadFile or OutsideRoot as `Workspace.write` does, and what the watcher says where nobody waits any
-    more: then nothing is written.
+    Raises Stale, BadFile or OutsideRoot as `Workspace.write` does, and the token's error if the request is cancelled:
+    then nothing is written.
     """
     if result.status != "merged":
         return result
-    if watcher.is_left:
-        raise watcher.ends_with
+    cancel.raise_if_cancelled()
     workspace.write(result.files)
     return replace(result, written=True)

@@ -35,7 +35,8 @@ from agent_runtime.llm.interface import ChatModel, Merger, ModelMerge, ModelTask
 from agent_runtime.llm.model_slot import ModelOnDemand
 from agent_runtime.mcp.backends import LocalBackend, make_local_applier
 from agent_runtime.mcp.tools import build_server
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.server.app import build_app
 from agent_runtime.server.dependencies import Service
 from agent_runtime.types import ApplyRequest, Usage
@@ -66,7 +67,7 @@ class Guesser(WholeAnswer):
         self._count()
         return self
 
-    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
+    def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
         """Return the first reading, or the file where there is none."""
         self._count()
         candidates = task.by_rule.candidates if isinstance(task.by_rule, Unresolved) else ()

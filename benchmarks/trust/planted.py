@@ -15,7 +15,8 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.edit_selection import edit_for
 from agent_runtime.errors import HunkError
 from agent_runtime.llm.interface import ChatModel, ModelChoice, ModelMerge, ModelTask
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.types import ApplyRequest, Usage
 from benchmarks.cases import Case
 from benchmarks.edit_formats import diff_texts
@@ -231,14 +232,14 @@ class WholeAnswer:
         self.text = text
         self.num_calls = 0
 
-    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
+    def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
         """Return the text as the whole file."""
         self.num_calls += 1
         return ModelMerge(self.text, False, Usage(), {})
 
-    def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice | ModelMerge:
+    def choose(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelChoice | ModelMerge:
         """Be in doubt about all readings, and write."""
-        return self.merge(task, watcher)
+        return self.merge(task, context, progress)
 
     def chat(self) -> ChatModel:
         """There is no model to chat with."""

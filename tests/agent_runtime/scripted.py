@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from agent_runtime.errors import Cancelled
 from agent_runtime.llm.interface import ModelChoice, ModelMerge, ModelTask
-from agent_runtime.progress import Piece, Watcher
+from agent_runtime.progress import Piece, ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.types import ApplyRequest, ScoredReading, Usage, is_as_sure
 
 if TYPE_CHECKING:  # torch takes a second to import
@@ -34,25 +35,27 @@ class ScriptedMerger:
     tells_text: bool = False
     num_written: int = 0
 
-    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
+    def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
         """The scripted answer."""
         self.seen.append(task.request)
         self.num_written += 1
-        watcher.began(self.cancelled.set)
+        context.release_slot()
+        progress.on_start()
+        context.cancel.add_callback(self.cancelled.set)
         num_tokens = 0
         while self.hold is not None and not self.hold.wait(0.01):
             if self.cancelled.is_set():
                 raise Cancelled("whoever asked has left")
             num_tokens += 1
-            watcher.wrote(num_tokens)
-            if self.tells_text and watcher.wants_text:
-                watcher.wrote_pieces(0, [Piece("token ", "generated")])
+            progress.on_tokens(num_tokens)
+            if self.tells_text and progress.wants_text:
+                progress.on_pieces(0, [Piece("token ", "generated")])
         return ModelMerge(self.text, self.truncated, Usage(prompt=10, recomputed=10, completion=5, forwards=2), {})
 
-    def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice | ModelMerge:
+    def choose(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelChoice | ModelMerge:
         """The scripted choice."""
         if self.choice is None and is_as_sure("model", task.request.least_certainty):
-            return self.merge(task, watcher)
+            return self.merge(task, context, progress)
         self.seen.append(task.request)
         readings = (ScoredReading("first", 0.3, -2.0, -3.0), ScoredReading("second", 0.7, -1.0, -1.5))
         return ModelChoice(self.choice, readings, Usage(prompt=10, recomputed=10, forwards=1), {})

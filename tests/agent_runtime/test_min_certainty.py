@@ -23,7 +23,8 @@ from agent_runtime.errors import EditRefused, ModelUnavailable
 from agent_runtime.llm.interface import ModelMerge, ModelTask
 from agent_runtime.llm.model_slot import ModelOnDemand
 from agent_runtime.mcp.backends import LocalBackend, make_local_applier
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.serialization import fault_of, problem_of
 from agent_runtime.types import (
     CERTAINTIES,
@@ -221,7 +222,7 @@ def test_a_model_in_doubt_is_not_asked_to_write(undecided: None) -> None:
 
 def test_what_a_model_wrote_all_the_same_is_refused(undecided: None) -> None:
     class Writer(ScriptedMerger):
-        def choose(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
+        def choose(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
             return ModelMerge(LAST, False, Usage(), {})
 
     with pytest.raises(EditRefused, match="min_certainty 'scored'"):

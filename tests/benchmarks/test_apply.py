@@ -15,7 +15,8 @@ import pytest
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.llm.interface import Merger, ModelMerge, ModelTask
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.types import Options
 from benchmarks.apply.__main__ import summarise
 from benchmarks.apply.growth import measure_growth
@@ -145,9 +146,9 @@ class Knows(ScriptedMerger):
         super().__init__()
         self.answers = {case.files[path]: text for path, text in case.expected.items() if path in case.files}
 
-    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
+    def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
         self.text = self.answers[task.text]
-        return super().merge(task, watcher)
+        return super().merge(task, context, progress)
 
 
 def test_a_model_that_is_asked_for_and_answers_as_expected_makes_every_repository_exact() -> None:

@@ -20,10 +20,11 @@ from starlette.types import Message
 from agent_runtime.access import Principal
 from agent_runtime.errors import BadRequest
 from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.progress import Piece, Watcher
+from agent_runtime.progress import Piece, ProgressListener
 from agent_runtime.quotas import Shares
+from agent_runtime.request_context import RequestContext
 from agent_runtime.server.app import MAX_BODY_BYTES
-from agent_runtime.server.auth import KEY
+from agent_runtime.server.auth import PRINCIPAL_KEY
 from agent_runtime.server.host_guard import MAX_HEADERS
 from agent_runtime.server.request_body import (
     BLOCK_BYTES,
@@ -204,7 +205,7 @@ async def status_of(
         "client": (address, 1),
     }
     if tenant is not None:
-        scope[KEY] = Principal(tenant, frozenset())
+        scope[PRINCIPAL_KEY] = Principal(tenant, frozenset())
     await limit(scope, receive, send)
     return statuses[0]
 
@@ -346,13 +347,14 @@ class Chatty(ScriptedMerger):
         self.enough = threading.Event()
         self.ended = threading.Event()
 
-    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
-        watcher.began(self.enough.set)
+    def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
+        progress.on_start()
+        context.cancel.add_callback(self.enough.set)
         while not self.enough.wait(0.001):
-            watcher.wrote(1)
-            watcher.wrote_pieces(0, [Piece("x" * 10_000, "generated")])
+            progress.on_tokens(1)
+            progress.on_pieces(0, [Piece("x" * 10_000, "generated")])
         self.ended.set()
-        return super().merge(task, watcher)
+        return super().merge(task, context, progress)
 
 
 def closed_after(connection: socket.socket, drip: bytes = b"") -> bool:

@@ -33,7 +33,7 @@ FILE_MEMBERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class OpenAIReply:
     """An answer, however it came about. `extension` is what only this service tells (`hunk`)."""
 
     text: str
@@ -43,15 +43,17 @@ class Reply:
     logprobs: Sequence[ChatTokenLogprob] | None = None
 
 
-def reply_of_chat(answer: ChatAnswer, *, with_logprobs: bool = False) -> Reply:
+def reply_of_chat(answer: ChatAnswer, *, with_logprobs: bool = False) -> OpenAIReply:
     """What the model wrote."""
     logprobs = answer.logprobs if with_logprobs else None
-    return Reply(answer.text, answer.finish_reason, answer.usage, _measured(answer.usage, answer.timings), logprobs)
+    return OpenAIReply(
+        answer.text, answer.finish_reason, answer.usage, _extension(answer.usage, answer.timings), logprobs
+    )
 
 
-def reply_of_apply(result: ApplyResult) -> Reply:
+def reply_of_apply(result: ApplyResult) -> OpenAIReply:
     """The whole file with its edit."""
-    return Reply(result.file.merged, "stop", result.usage, extension_of_apply(result))
+    return OpenAIReply(result.file.merged, "stop", result.usage, extension_of_apply(result))
 
 
 def extension_of_apply(result: ApplyResult) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def extension_of_apply(result: ApplyResult) -> dict[str, Any]:
     return (
         {"status": result.status}
         | {name: file[name] for name in FILE_MEMBERS}
-        | _measured(result.usage, result.timings)
+        | _extension(result.usage, result.timings)
     )
 
 
@@ -87,7 +89,7 @@ class Completion:
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def whole(self, reply: Reply) -> dict[str, Any]:
+    def whole(self, reply: OpenAIReply) -> dict[str, Any]:
         """The answer in one piece."""
         message = {"role": "assistant", "content": reply.text, "refusal": None}
         choice = {"index": 0, "message": message} | _end(reply)
@@ -104,13 +106,13 @@ class Completion:
         """A chunk with the next of the text."""
         return self._chunk({"content": text})
 
-    def end(self, reply: Reply) -> dict[str, Any]:
+    def end(self, reply: OpenAIReply) -> dict[str, Any]:
         """The chunk behind the text: why it ends there, and the logarithms of all tokens' probabilities."""
         return self._framed("chat.completion.chunk", [{"index": 0, "delta": {}} | _end(reply)]) | {
             "hunk": reply.extension
         }
 
-    def usage(self, reply: Reply) -> dict[str, Any]:
+    def usage(self, reply: OpenAIReply) -> dict[str, Any]:
         """The last chunk, where it is asked for."""
         return self._framed("chat.completion.chunk", []) | {"usage": usage_to_json(reply.usage)}
 
@@ -129,7 +131,7 @@ class Completion:
         }
 
 
-def _end(reply: Reply) -> dict[str, Any]:
+def _end(reply: OpenAIReply) -> dict[str, Any]:
     logprobs = None
     if reply.logprobs is not None:
         logprobs = {"content": [_logprob_to_json(each) for each in reply.logprobs], "refusal": None}
@@ -146,5 +148,5 @@ def _token_to_json(token: bytes, logprob: float) -> dict[str, Any]:
     return {"token": text, "logprob": max(logprob, LEAST_LOGPROB), "bytes": list(token)}
 
 
-def _measured(usage: Usage, timings: Mapping[str, float]) -> dict[str, Any]:
+def _extension(usage: Usage, timings: Mapping[str, float]) -> dict[str, Any]:
     return {"usage": asdict(usage), "timings": {name: round(value, 3) for name, value in timings.items()}}

@@ -8,23 +8,21 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from threading import Lock
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic_core import to_json
 
-from agent_runtime.access import Principal
 from agent_runtime.errors import BadRequest, EditRefused, HunkError, UnknownModel, Unsupported
 from agent_runtime.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size
 from agent_runtime.llm.interface import ChatRequest
-from agent_runtime.progress import Piece, Relay, Watcher
-from agent_runtime.request_context import Finished
+from agent_runtime.progress import NO_PROGRESS, Piece, ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.serialization import problem_of
-from agent_runtime.server.auth import needs
+from agent_runtime.server.auth import require
 from agent_runtime.server.dependencies import Service
-from agent_runtime.server.executor import Departure, run, run_by_rule, run_watched
+from agent_runtime.server.executor import cancel_after_disconnect, cancel_on_disconnect, run_in_thread
 from agent_runtime.server.openai.requests import (
     OWN_MODEL,
     ApplyMessage,
@@ -34,12 +32,19 @@ from agent_runtime.server.openai.requests import (
     name_of,
     read_apply_message,
 )
-from agent_runtime.server.openai.responses import Completion, Reply, extension_of_apply, reply_of_apply, reply_of_chat
+from agent_runtime.server.openai.responses import (
+    Completion,
+    OpenAIReply,
+    extension_of_apply,
+    reply_of_apply,
+    reply_of_chat,
+)
 from agent_runtime.server.openapi import COMPLETION, FAULTS, CodeApplyAnswer, ModelList, ModelObject
 from agent_runtime.server.problems import error_of, fault_of_bug
 from agent_runtime.server.request_body import JsonRoute
-from agent_runtime.server.responses import Streamed
+from agent_runtime.server.responses import StreamedResponse
 from agent_runtime.server.schemas import text_of
+from agent_runtime.telemetry.observer import RequestOutcome
 from agent_runtime.types import ApplyRequest, ApplyResult
 from editor.execution import use_cache_of
 
@@ -161,37 +166,36 @@ PIECE_CHARACTERS = 4096
 HEARTBEAT = b": the work goes on\n\n"
 
 
-class Texts(Relay):
-    """The text of an answer on its way from the thread that writes it to the event loop that this is made in.
+class TextStream(ProgressListener):
+    """The text of an answer, from the thread that writes it to the event loop that this is made in.
 
-    What the client has not taken is put together, and takes no more memory than the answer.
+    Text that the client has not taken is joined, and takes no more memory than the answer.
     """
 
-    def __init__(self, watcher: Watcher, *, wants_text: bool) -> None:
+    def __init__(self, *, wants_text: bool) -> None:
         """Without `wants_text` there is none: the answer counts only as a whole."""
-        super().__init__(watcher)
         self.wants_text = wants_text
         self._loop = asyncio.get_running_loop()
         self._lock = Lock()
         self._waiting: list[str] = []
         self._more = asyncio.Event()
 
-    def wrote_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
-        """Called in the thread."""
+    def on_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
+        """Add the text. Called in the thread."""
         with self._lock:
             self._waiting += [piece.text for piece in pieces]
         with suppress(RuntimeError):  # the loop has ended, and nobody reads any more
             self._loop.call_soon_threadsafe(self._more.set)
 
     def take(self) -> str:
-        """What was written since the last time."""
+        """Return the text since the last call."""
         self._more.clear()
         with self._lock:
             waiting, self._waiting = self._waiting, []
         return "".join(waiting)
 
-    async def wait(self, task: asyncio.Task[Reply]) -> bool:
-        """Until there is text or the task has ended, or else so long that the client should hear something: False."""
+    async def wait(self, task: asyncio.Task[OpenAIReply]) -> bool:
+        """Wait for text or the end of the task; return False if neither came for so long that a heartbeat is due."""
         more = asyncio.create_task(self._more.wait())
         try:
             done, _ = await asyncio.wait((more, task), timeout=QUIET_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -200,43 +204,45 @@ class Texts(Relay):
         return bool(done)
 
 
-async def stream(
+Work = Callable[[RequestContext, ProgressListener], OpenAIReply]
+
+
+async def stream_reply(
     service: Service,
     request: Request,
-    work: Callable[[Watcher], Reply],
+    context: RequestContext,
+    work: Work,
     completion: Completion,
     *,
     with_usage: bool,
     as_written: bool,
 ) -> Response:
-    """The answer of `work` in chunks: `as_written` by the model, or where it counts only as a whole, once it is there.
+    """Return the reply in chunks: `as_written` by the model, or once it is whole.
 
-    What fails before there is any text is raised, and answered with its own status; what fails later is told in the
+    A failure before there is any text is raised, and answered with its own status; a later one is reported in the
     stream, as OpenAI's clients expect it.
     """
-    departure = Departure()
-    texts = Texts(departure, wants_text=as_written)
-    watching = asyncio.create_task(departure.wait_for(request))
-    task = asyncio.create_task(run_watched(service, work, texts))
-    task.add_done_callback(_look_at)
+    texts = TextStream(wants_text=as_written)
+    leaving = asyncio.create_task(cancel_after_disconnect(request, context))
+    task = asyncio.create_task(run_in_thread(service, context, lambda context: work(context, texts)))
+    task.add_done_callback(_retrieve_exception)
+
+    def end() -> None:
+        leaving.cancel()
+        context.cancel.cancel()
+
     try:
         await texts.wait(task)
         if task.done():
             task.result()
     except BaseException:
-        watching.cancel()
-        departure.happen()
+        end()
         raise
-
-    def end() -> None:
-        watching.cancel()
-        departure.happen()
-
-    return Streamed(_chunks(texts, task, completion, with_usage), end, "text/event-stream", {})
+    return StreamedResponse(_encode_chunks(texts, task, completion, with_usage), end, "text/event-stream", {})
 
 
-async def _chunks(
-    texts: Texts, task: asyncio.Task[Reply], completion: Completion, with_usage: bool
+async def _encode_chunks(
+    texts: TextStream, task: asyncio.Task[OpenAIReply], completion: Completion, with_usage: bool
 ) -> AsyncIterator[bytes]:
     yield _event(completion.begin())
     num_sent, has_news = 0, True
@@ -267,41 +273,53 @@ def _event(data: Mapping[str, Any]) -> bytes:
     return b"data: " + to_json(data) + b"\n\n"
 
 
-def _look_at(task: asyncio.Task[Reply]) -> None:
-    """How it ended may interest nobody: the client has left."""
+def _retrieve_exception(task: asyncio.Task[OpenAIReply]) -> None:
+    """Mark the task's exception as seen: if the client has left, nobody else looks at it."""
     if not task.cancelled():
         task.exception()
 
 
-MayApply = Annotated[Principal, Depends(needs("apply"))]
+MayApply = Annotated[RequestContext, Depends(require("apply"))]
 
-Work = Callable[[Watcher], Reply]
+CHAT_ROUTE = "/v1/chat/completions"
+CODE_ROUTE = "/v1/code/apply"
 
 
 def openai_routes(service: Service) -> APIRouter:
-    """The routes below /v1."""
+    """Return the routes below /v1."""
     router = APIRouter(route_class=JsonRoute, prefix="/v1", tags=["openai"], responses=FAULTS)
     created = int(time.time())
 
     @router.post("/chat/completions", responses=COMPLETION)
-    async def chat_completions(body: ChatBody, request: Request, principal: MayApply) -> Response:
+    async def chat_completions(body: ChatBody, request: Request, context: MayApply) -> Response:
         """Answer a chat, or merge the edit that its only user message holds."""
-        work, is_edit = await run_by_rule(service, partial(_prepare, service, principal, body))
+        parsed = await run_in_thread(service, context, lambda context: _parse_chat(service, body, context))
+
+        def work(context: RequestContext, progress: ProgressListener) -> OpenAIReply:
+            if isinstance(parsed, ApplyRequest):
+                return reply_of_apply(_merge(service, CHAT_ROUTE, parsed, context, progress))
+            return _chat(service, parsed, context, progress)
+
         completion = Completion(service.model.name)
         if body.stream:
-            return await stream(
-                service, request, work, completion, with_usage=body.includes_usage, as_written=not is_edit
+            as_written = not isinstance(parsed, ApplyRequest)
+            return await stream_reply(
+                service, request, context, work, completion, with_usage=body.includes_usage, as_written=as_written
             )
-        reply = await run(service, request, work)
+        async with cancel_on_disconnect(request, context):
+            reply = await run_in_thread(service, context, lambda context: work(context, NO_PROGRESS))
         return Response(to_json(completion.whole(reply)), media_type="application/json")
 
     @router.post("/code/apply", responses={200: {"model": CodeApplyAnswer}})
-    async def code_apply(body: CodeApplyBody, request: Request, principal: MayApply) -> dict[str, Any]:
+    async def code_apply(body: CodeApplyBody, request: Request, context: MayApply) -> dict[str, Any]:
         """Merge a snippet into a file: `mergedCode` is the whole file."""
         check_model(body.model, service.model.name, for_edit=True)
-        edit = await run_by_rule(service, partial(code_apply_request, body, principal.salt))
-        merge = partial(_merged, service, "/v1/code/apply", principal, edit)
-        result = await run(service, request, merge)
+        salt = context.principal.salt
+        edit = await run_in_thread(service, context, lambda _: code_apply_request(body, salt))
+        async with cancel_on_disconnect(request, context):
+            result = await run_in_thread(
+                service, context, lambda context: _merge(service, CODE_ROUTE, edit, context, NO_PROGRESS)
+            )
         return {"mergedCode": result.file.merged, "hunk": extension_of_apply(result)}
 
     @router.get("/models", responses={200: {"model": ModelList}})
@@ -318,52 +336,43 @@ def openai_routes(service: Service) -> APIRouter:
     return router
 
 
-def _prepare(service: Service, principal: Principal, body: ChatBody) -> tuple[Work, bool]:
-    """Check a body and read it: the call that answers it, and whether that merges an edit."""
+def _parse_chat(service: Service, body: ChatBody, context: RequestContext) -> ApplyRequest | ChatRequest:
+    """Check a body, and return the edit or the chat that it holds."""
     body.check()
     edit = edit_in(body)
     check_model(body.model, service.model.name, for_edit=edit is not None)
-    if edit is not None:
-        request = apply_request(body, edit, principal.salt)
-        return partial(_merge, service, principal, request), True
-    chat = chat_request(body, principal.salt)
-    with_logprobs = chat.logprobs is not None
-
-    def answer(watcher: Watcher) -> Reply:
-        return reply_of_chat(service.model.chat().answer(chat, watcher), with_logprobs=with_logprobs)
-
-    return partial(_answered, service, principal, answer), False
+    salt = context.principal.salt
+    return chat_request(body, salt) if edit is None else apply_request(body, edit, salt)
 
 
-def _merge(service: Service, principal: Principal, request: ApplyRequest, watcher: Watcher) -> Reply:
-    return reply_of_apply(_merged(service, "/v1/chat/completions", principal, request, watcher))
-
-
-def _merged(service: Service, route: str, principal: Principal, request: ApplyRequest, watcher: Watcher) -> ApplyResult:
-    """The merge, which no check rejects; the observer is told of it in any case."""
+def _merge(
+    service: Service, route: str, request: ApplyRequest, context: RequestContext, progress: ProgressListener
+) -> ApplyResult:
+    """Merge an edit, and report the outcome. Raises EditRefused where a check rejects the merge."""
     try:
-        result = service.applier.apply(request, watcher)
+        result = service.applier.apply(request, context, progress)
     except HunkError as fault:
-        service.observer.finished(Finished.with_fault(route, principal.tenant, fault))
+        service.observer.on_outcome(RequestOutcome.from_fault(route, context.tenant, fault))
         raise
-    service.observer.finished(Finished.with_result(route, principal.tenant, result))
+    service.observer.on_outcome(RequestOutcome.from_result(route, context.tenant, result))
     check_merged(result)
     return result
 
 
-def _answered(service: Service, principal: Principal, answer: Work, watcher: Watcher) -> Reply:
-    """The answer, of which the observer is told."""
-    route = "/v1/chat/completions"
+def _chat(service: Service, chat: ChatRequest, context: RequestContext, progress: ProgressListener) -> OpenAIReply:
+    """Have the model answer a chat, and report the outcome."""
     try:
-        reply = answer(watcher)
+        answer = service.model.chat().answer(chat, context, progress)
+        reply = reply_of_chat(answer, with_logprobs=chat.logprobs is not None)
     except HunkError as fault:
-        service.observer.finished(Finished.with_fault(route, principal.tenant, fault))
+        service.observer.on_outcome(RequestOutcome.from_fault(CHAT_ROUTE, context.tenant, fault))
         raise
     timings = reply.extension["timings"]
     first_token_ms = timings["prompt_ms"] + timings["prefill_ms"]
-    service.observer.finished(
-        Finished(route, principal.tenant, "answered", reply.usage, timings, first_token_ms=first_token_ms)
+    outcome = RequestOutcome(
+        CHAT_ROUTE, context.tenant, "answered", reply.usage, timings, first_token_ms=first_token_ms
     )
+    service.observer.on_outcome(outcome)
     return reply
 
 

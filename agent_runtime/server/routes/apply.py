@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable
 from functools import partial
 from hashlib import sha256
 from typing import Annotated, Any
@@ -14,52 +14,68 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError
 
-from agent_runtime.access import Principal
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import BadRequest, HunkError, OutsideRoot, Stale, TooManyRequests, Unsupported
 from agent_runtime.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size
-from agent_runtime.progress import FirstToken, Watcher
-from agent_runtime.request_context import Finished
-from agent_runtime.server.auth import needs
+from agent_runtime.progress import NO_PROGRESS, FirstTokenTimer, ProgressFanOut, ProgressListener
+from agent_runtime.request_context import RequestContext
+from agent_runtime.server.auth import require
 from agent_runtime.server.dependencies import Service
-from agent_runtime.server.events import streamed
-from agent_runtime.server.executor import Departure, run, run_watched
+from agent_runtime.server.events import answer_request
+from agent_runtime.server.executor import run_in_thread
 from agent_runtime.server.idempotency import IdempotencyKey
 from agent_runtime.server.openapi import NdJson, apply_responses, batch_responses
 from agent_runtime.server.problems import fault_of_bug
 from agent_runtime.server.request_body import JsonRoute
-from agent_runtime.server.responses import Answer, Streamed, answer_of, answer_of_fault
+from agent_runtime.server.responses import EncodedAnswer, StreamedResponse, encode_problem, encode_result
 from agent_runtime.server.schemas import EXAMPLES, ApplyBody, FileBody, Text, fault_of_validation, text_of
+from agent_runtime.telemetry.observer import RequestOutcome
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader
 from agent_runtime.workspace.workspace import Workspace, write_if_merged
 from editor.codec import to_bytes
 from editor.errors import CodecError
 
-Work = Callable[[Watcher], ApplyResult]
+ROUTE = "/apply"
+BATCH_ROUTE = "/apply/batch"
 
 
-def work_of(applier: Applier, workspace: Workspace | None, body: ApplyBody, salt: str = "") -> Work:
-    """Check what the schema cannot, fetch the files, and return the call that applies the edit.
+def apply_body(
+    applier: Applier,
+    workspace: Workspace | None,
+    body: ApplyBody,
+    context: RequestContext,
+    progress: ProgressListener = NO_PROGRESS,
+) -> ApplyResult:
+    """Check what the schema cannot, read the files, and merge the edit. Writes nothing. Runs in a thread.
 
-    `salt` is the tenant's: what is computed for one is taken for no other. What is to be written comes from the
+    Nothing that is computed for one tenant's salt is reused for another. Files that are to be written come from the
     workspace.
     """
+    salt = context.principal.salt
     if body.write:
         _refuse_texts_to_write(workspace, body)
     if body.files is not None:
         _refuse_single_fields(body)
-        return _several(applier, workspace, body, body.files, salt)
-    edit = _edit(body.edit, "edit")
+        return _apply_files(applier, workspace, body, body.files, context, progress)
+    edit = _check_edit(body.edit, "edit")
     if body.path is None and body.original is None and workspace is not None:
         for name in ("prediction", "expected_sha256"):
             if getattr(body, name) is not None:
                 raise BadRequest(f"{name!r} is of one file: name it by 'path', or give 'original'", field=name)
         patch = PatchRequest(edit, **body.options(salt), root=str(workspace.root))
-        return partial(applier.apply_patch, patch, workspace.read_if_there)
-    return partial(applier.apply, _request(workspace, body, body, salt))
+        return applier.apply_patch(patch, workspace.read_if_there, context, progress)
+    return applier.apply(_request(workspace, body, body, salt), context, progress)
 
 
-def _several(applier: Applier, workspace: Workspace | None, body: ApplyBody, files: list[FileBody], salt: str) -> Work:
+def _apply_files(
+    applier: Applier,
+    workspace: Workspace | None,
+    body: ApplyBody,
+    files: list[FileBody],
+    context: RequestContext,
+    progress: ProgressListener,
+) -> ApplyResult:
+    salt = context.principal.salt
     twice = [path for path, count in Counter(file.path for file in files if file.path).items() if count > 1]
     if twice:
         raise BadRequest(f"'files' holds {twice[0]} twice", field="files")
@@ -67,14 +83,14 @@ def _several(applier: Applier, workspace: Workspace | None, body: ApplyBody, fil
         if not files:
             raise BadRequest("'files' is empty, and there is no 'edit' that names its files", field="files")
         requests = [_request(workspace, file, body, salt) for file in files]
-        return partial(applier.apply_each, requests)
+        return applier.apply_each(requests, context, progress)
     if any(file.edit is not None for file in files):
         raise BadRequest("give 'edit' once: for each file, or beside 'files' for all", field="edit")
     if any(file.prediction is not None for file in files):
         raise BadRequest("a file has a prediction where it has its own 'edit'", field="prediction")
     root = "" if workspace is None or any(file.original is not None for file in files) else str(workspace.root)
-    request = PatchRequest(_edit(body.edit, "edit"), **body.options(salt), root=root)
-    return partial(applier.apply_patch, request, _reader(workspace, files))
+    request = PatchRequest(_check_edit(body.edit, "edit"), **body.options(salt), root=root)
+    return applier.apply_patch(request, _reader(workspace, files), context, progress)
 
 
 def _refuse_texts_to_write(workspace: Workspace | None, body: ApplyBody) -> None:
@@ -93,7 +109,7 @@ def _refuse_single_fields(body: ApplyBody) -> None:
 
 
 def _request(workspace: Workspace | None, file: ApplyBody | FileBody, body: ApplyBody, salt: str) -> ApplyRequest:
-    edit = _edit(file.edit, "edit" if file is body else "files")
+    edit = _check_edit(file.edit, "edit" if file is body else "files")
     prediction = text_of(file.prediction)
     original, root = _current(workspace, file), "" if workspace is None or file.original is not None else workspace.root
     return ApplyRequest(original, edit, file.path or "", prediction, **body.options(salt), root=str(root))
@@ -140,47 +156,42 @@ def _original(workspace: Workspace | None, file: ApplyBody | FileBody) -> bytes:
     return workspace.read(file.path)
 
 
-def _edit(edit: str | None, field: str) -> str:
+def _check_edit(edit: str | None, field: str) -> str:
     if edit is None:
         raise BadRequest("there is no 'edit', neither for each file nor for all", field=field)
     check_size(len(edit), "the edit", MAX_EDIT_BYTES)
     return edit
 
 
-def apply_body(service: Service, principal: Principal, body: ApplyBody, route: str, watcher: Watcher) -> Answer:
-    """Merge the edit, write the files where that is asked for, and tell the observer; runs in a thread."""
-    watched = FirstToken(watcher)
+def answer_apply(
+    service: Service, body: ApplyBody, route: str, context: RequestContext, progress: ProgressListener = NO_PROGRESS
+) -> EncodedAnswer:
+    """Merge the edit, write the files if that is asked for, and report the outcome. Runs in a thread."""
+    timer = FirstTokenTimer()
     try:
-        result = _applied(service, principal, body, watched)
+        if body.model is not None and body.model != service.model.name:
+            raise Unsupported(f"this service runs {service.model.name!r}, not {body.model!r}", field="model")
+        workspace = service.workspaces.find(body.workspace, context.principal)
+        result = apply_body(service.applier, workspace, body, context, ProgressFanOut(timer, progress))
+        if body.write:
+            assert workspace is not None, "`apply_body` refuses to write without"
+            result = write_if_merged(workspace, result, context.cancel)
     except HunkError as fault:
-        service.observer.finished(Finished.with_fault(route, principal.tenant, fault))
-        return answer_of_fault(fault)
-    service.observer.finished(Finished.with_result(route, principal.tenant, result, watched.after_ms))
-    return answer_of(result)
-
-
-def _applied(service: Service, principal: Principal, body: ApplyBody, watcher: Watcher) -> ApplyResult:
-    if body.model is not None and body.model != service.model.name:
-        raise Unsupported(f"this service runs {service.model.name!r}, not {body.model!r}", field="model")
-    workspace = service.workspaces.find(body.workspace, principal)
-    result = work_of(service.applier, workspace, body, principal.salt)(watcher)
-    if not body.write:
-        return result
-    assert workspace is not None, "`work_of` refuses to write without"
-    return write_if_merged(workspace, result, watcher)
+        service.observer.on_outcome(RequestOutcome.from_fault(route, context.tenant, fault))
+        return encode_problem(fault)
+    service.observer.on_outcome(RequestOutcome.from_result(route, context.tenant, result, timer.first_token_ms))
+    return encode_result(result)
 
 
 MAX_REQUESTS = 256
-AT_ONCE = 32
-"""Requests of one batch that are worked on at once. What has finished waits for the client, and what comes behind it
-waits for that: so a client that does not read holds up so many answers and no more."""
-
-ROUTE = "/apply/batch"
+MAX_CONCURRENT_REQUESTS = 32
+"""Requests of one batch that are worked on at once. Finished ones wait for the client, and later ones wait for these:
+so a client that does not read holds up this many answers and no more."""
 
 LOG = logging.getLogger("hunk.http")
 
 
-class BatchItem(ApplyBody):
+class BatchRequest(ApplyBody):
     """One request of a batch: the body of `POST /apply`, and what its answer is known by."""
 
     id: Text | int | None = Field(None, description="Given back with the answer.")
@@ -196,33 +207,28 @@ class BatchBody(BaseModel):
         json_schema_extra={"examples": [{"requests": [{"id": number, **one} for number, one in enumerate(EXAMPLES)]}]},
     )
 
-    requests: list[SkipValidation[BatchItem]] = Field(max_length=MAX_REQUESTS)
+    requests: list[SkipValidation[BatchRequest]] = Field(max_length=MAX_REQUESTS)
     """As they were sent: one that is malformed has a problem of its own."""
 
 
-class Batch:
-    """The requests of one batch on their way; each counts for its tenant's rate."""
+class ApplyBatch:
+    """The requests of one batch in work; each counts for its tenant's rate."""
 
-    def __init__(self, service: Service, principal: Principal, requests: list[Any]) -> None:
-        """Raises TooManyRequests where the rate does not carry all of them: then none begins."""
-        _count(service, principal, len(requests))
+    def __init__(self, service: Service, context: RequestContext, requests: list[Any]) -> None:
+        """Raises TooManyRequests if the rate does not allow all of them: then none is started."""
+        _count_requests(service, context.tenant, len(requests))
         self._service = service
-        self._principal = principal
+        self._context = context
         self._requests = requests
-        self._departure = Departure()
 
-    def end(self) -> None:
-        """Nobody waits any more: what runs is stopped, and nothing begins."""
-        self._departure.happen()
-
-    async def lines(self) -> AsyncIterator[bytes]:
-        """A line of JSON for each request, as it finishes."""
+    async def encode_lines(self) -> AsyncIterator[bytes]:
+        """Yield a line of JSON for each request, as it finishes."""
         waiting = iter(enumerate(self._requests))
         running: set[asyncio.Task[bytes]] = set()
         while True:
             for index, request in waiting:
-                running.add(asyncio.create_task(self._line(index, request)))
-                if len(running) == AT_ONCE:
+                running.add(asyncio.create_task(self._encode_line(index, request)))
+                if len(running) == MAX_CONCURRENT_REQUESTS:
                     break
             if not running:
                 return
@@ -230,83 +236,78 @@ class Batch:
             for task in finished:
                 yield task.result()
 
-    async def _line(self, index: int, request: Any) -> bytes:
+    async def _encode_line(self, index: int, request: Any) -> bytes:
         name = request.get("id") if isinstance(request, dict) else None
         try:
             answer = await self._answer(request)
         except HunkError as fault:
-            answer = answer_of_fault(fault)
+            answer = encode_problem(fault)
         except Exception as error:
             LOG.error("a bug ended a request of a batch", exc_info=error)
-            answer = answer_of_fault(fault_of_bug(error))
+            answer = encode_problem(fault_of_bug(error))
         head = {"id": name if isinstance(name, str | int) else None, "index": index, "status": answer.status}
         kind = b"problem" if answer.is_problem else b"result"
         return json.dumps(head)[:-1].encode() + b', "' + kind + b'": ' + answer.content + b"}\n"
 
-    async def _answer(self, request: Any) -> Answer:
+    async def _answer(self, request: Any) -> EncodedAnswer:
         try:
-            item = BatchItem.model_validate(request)
+            body = BatchRequest.model_validate(request)
         except ValidationError as error:
             raise fault_of_validation(error.errors(), "the request") from error
-        if item.stream:
+        if body.stream:
             raise Unsupported("a batch is a stream already; leave 'stream' out", field="stream")
+        service, context = self._service, self._context
 
-        async def work() -> Answer:
-            merge = partial(apply_body, self._service, self._principal, item, ROUTE)
-            return await run_watched(self._service, merge, self._departure)
+        def run() -> Awaitable[EncodedAnswer]:
+            return run_in_thread(service, context, lambda context: answer_apply(service, body, BATCH_ROUTE, context))
 
         sent = json.dumps({name: value for name, value in request.items() if name != "id"}, sort_keys=True)
-        return await self._service.answers.once(self._principal, item.idempotency_key, sent.encode(), work)
+        return await service.idempotency.run_once(context.tenant, body.idempotency_key, sent.encode(), run)
 
 
-def _count(service: Service, principal: Principal, num_requests: int) -> None:
+def _count_requests(service: Service, tenant: str, num_requests: int) -> None:
     try:
-        service.tenants.count_as(principal.tenant, max(num_requests, 1))
+        service.tenants.count_as(tenant, max(num_requests, 1))
     except TooManyRequests as fault:
         service.metering.counters.refused(fault.limit)
         raise
 
 
-MayApply = Annotated[Principal, Depends(needs("apply"))]
+MayApply = Annotated[RequestContext, Depends(require("apply"))]
 
 NoIdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key", include_in_schema=False)]
-"""Refused: who sends one relies on it."""
+"""Refused: a client that sends one relies on it."""
 
 
 def apply_routes(service: Service) -> APIRouter:
-    """The routes that merge edits."""
+    """Return the routes that merge edits."""
     router = APIRouter(route_class=JsonRoute, tags=["apply"])
 
     @router.post("/apply", summary="Merge an edit", responses=apply_responses())
     async def apply(
-        body: ApplyBody, request: Request, principal: MayApply, idempotency_key: IdempotencyKey = None
+        body: ApplyBody, request: Request, context: MayApply, idempotency_key: IdempotencyKey = None
     ) -> Response:
         """Merge an edit into its file, or into several files: all or none.
 
         Rules first; the model only where none decides. Nothing is written without `write`. With `stream`, the answer is
         events.
         """
-        work = partial(apply_body, service, principal, body, "/apply")
-        once = partial(service.answers.once, principal, idempotency_key, await request.body())
 
-        if body.stream:
+        def work(context: RequestContext, progress: ProgressListener) -> EncodedAnswer:
+            return answer_apply(service, body, ROUTE, context, progress)
 
-            async def followed(watcher: Watcher) -> Answer:
-                return await once(partial(run_watched, service, work, watcher))
-
-            return await streamed(request, followed)
-        answer: Answer = await once(partial(run, service, request, work))
-        return answer.response()
+        sent = await request.body()
+        return await answer_request(service, request, context, idempotency_key, sent, work, stream=body.stream)
 
     @router.post("/apply/batch", summary="Merge many edits", response_class=NdJson, responses=batch_responses())
-    async def apply_batch(body: BatchBody, principal: MayApply, idempotency_key: NoIdempotencyKey = None) -> Response:
+    async def apply_batch(body: BatchBody, context: MayApply, idempotency_key: NoIdempotencyKey = None) -> Response:
         """Merge many edits that have nothing to do with one another; each is answered as it finishes.
 
         They run at once and share the model's passes. Edits of one file belong into one request.
         """
         if idempotency_key is not None:
             raise Unsupported("give each request of a batch its own 'idempotency_key' instead", field="Idempotency-Key")
-        batch = Batch(service, principal, list(body.requests))
-        return Streamed(batch.lines(), batch.end, "application/x-ndjson", {})
+        batch = ApplyBatch(service, context, list(body.requests))
+        return StreamedResponse(batch.encode_lines(), context.cancel.cancel, "application/x-ndjson", {})
 
     return router

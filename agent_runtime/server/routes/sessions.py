@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -30,26 +28,27 @@ from agent_runtime.errors import (
 )
 from agent_runtime.limits import MAX_EDIT_BYTES, check_size
 from agent_runtime.models.catalogue import get_session_reuse
-from agent_runtime.progress import FirstToken, Watcher
-from agent_runtime.request_context import Finished
-from agent_runtime.server.auth import needs
+from agent_runtime.progress import FirstTokenTimer, ProgressFanOut, ProgressListener
+from agent_runtime.request_context import RequestContext
+from agent_runtime.server.auth import require
 from agent_runtime.server.dependencies import Service
-from agent_runtime.server.events import streamed
-from agent_runtime.server.executor import run, run_by_rule, run_watched
+from agent_runtime.server.events import answer_request
+from agent_runtime.server.executor import run_in_thread
 from agent_runtime.server.idempotency import IdempotencyKey
 from agent_runtime.server.openapi import ApplyAnswer, problems
 from agent_runtime.server.request_body import JsonRoute
-from agent_runtime.server.responses import Answer, answer_of, answer_of_fault
+from agent_runtime.server.responses import EncodedAnswer, encode_problem, encode_result
 from agent_runtime.server.schemas import AskBody, ReadBody, SessionApplyBody, SessionBody, text_of
 from agent_runtime.session import PREAMBLE, ReadFile, ServerSession, SessionAnswer, SessionState
+from agent_runtime.telemetry.observer import RequestOutcome
 
 ASK = "/sessions/{session_id}/ask"
 APPLY = "/sessions/{session_id}/apply"
 """The routes, as the observer is told them."""
 
 
-def begin(service: Service, principal: Principal, body: SessionBody) -> ServerSession:
-    """A new session of the principal's; raises WorkspaceMissing, TooManyRequests."""
+def start_session(service: Service, principal: Principal, body: SessionBody) -> ServerSession:
+    """Start a session of the principal's; raises WorkspaceMissing, TooManyRequests."""
     named = body.workspace is not None or service.workspaces.has_default
     entry = service.workspaces.get_entry(body.workspace, principal) if named else None
     session = ServerSession(
@@ -69,25 +68,40 @@ def begin(service: Service, principal: Principal, body: SessionBody) -> ServerSe
     return session
 
 
-def ask(service: Service, principal: Principal, session: ServerSession, body: AskBody, watcher: Watcher) -> Answer:
-    """The model's answer, and the observer is told of it."""
-
-    def asked(watched: Watcher) -> tuple[Answer, Finished]:
-        given = {name: getattr(body, name) for name in ("max_tokens", "temperature", "top_p", "seed", "stop", "clock")}
-        answer = session.ask(body.question, prediction=text_of(body.prediction), watcher=watched, **given)
-        finished = Finished(ASK, principal.tenant, "answered", answer.usage, answer.timings)
-        told = asdict(answer) | {"timings": {name: round(value, 3) for name, value in answer.timings.items()}}
-        return Answer(200, to_json(told)), finished
-
-    return _told(service, principal, ASK, asked, watcher)
+def ask(
+    service: Service, session: ServerSession, body: AskBody, context: RequestContext, progress: ProgressListener
+) -> EncodedAnswer:
+    """Ask the model, and report the outcome. Runs in a thread."""
+    timer = FirstTokenTimer()
+    options = {name: getattr(body, name) for name in ("max_tokens", "temperature", "top_p", "seed", "stop", "clock")}
+    try:
+        answer = session.ask(
+            body.question,
+            prediction=text_of(body.prediction),
+            context=context,
+            progress=ProgressFanOut(timer, progress),
+            **options,
+        )
+    except HunkError as fault:
+        return _encode_fault(service, context, ASK, fault)
+    outcome = RequestOutcome(
+        ASK, context.tenant, "answered", answer.usage, answer.timings, first_token_ms=timer.first_token_ms
+    )
+    service.observer.on_outcome(outcome)
+    timings = {name: round(value, 3) for name, value in answer.timings.items()}
+    return EncodedAnswer(200, to_json(asdict(answer) | {"timings": timings}))
 
 
 def apply(
-    service: Service, principal: Principal, session: ServerSession, body: SessionApplyBody, watcher: Watcher
-) -> Answer:
-    """What the edit came to, and the observer is told of it."""
-
-    def applied(watched: Watcher) -> tuple[Answer, Finished]:
+    service: Service,
+    session: ServerSession,
+    body: SessionApplyBody,
+    context: RequestContext,
+    progress: ProgressListener,
+) -> EncodedAnswer:
+    """Merge an edit, and report the outcome. Runs in a thread."""
+    timer = FirstTokenTimer()
+    try:
         check_size(len(body.edit), "the edit", MAX_EDIT_BYTES)
         result = session.apply(
             body.edit,
@@ -95,34 +109,22 @@ def apply(
             write=body.write,
             expected_sha256=body.expected_sha256,
             prediction=text_of(body.prediction),
-            watcher=watched,
+            context=context,
+            progress=ProgressFanOut(timer, progress),
             **body.options(),
         )
-        return answer_of(result), Finished.with_result(APPLY, principal.tenant, result)
-
-    return _told(service, principal, APPLY, applied, watcher)
-
-
-def _told(
-    service: Service,
-    principal: Principal,
-    route: str,
-    work: Callable[[Watcher], tuple[Answer, Finished]],
-    watcher: Watcher,
-) -> Answer:
-    watched = FirstToken(watcher)
-    try:
-        answer, finished = work(watched)
     except HunkError as fault:
-        service.observer.finished(Finished.with_fault(route, principal.tenant, fault))
-        return answer_of_fault(fault)
-    service.observer.finished(replace(finished, first_token_ms=watched.after_ms))
-    return answer
+        return _encode_fault(service, context, APPLY, fault)
+    service.observer.on_outcome(RequestOutcome.from_result(APPLY, context.tenant, result, timer.first_token_ms))
+    return encode_result(result)
 
 
-MayApply = Annotated[Principal, Depends(needs("apply"))]
+def _encode_fault(service: Service, context: RequestContext, route: str, fault: HunkError) -> EncodedAnswer:
+    service.observer.on_outcome(RequestOutcome.from_fault(route, context.tenant, fault))
+    return encode_problem(fault)
 
-Work = Callable[[Watcher], Answer]
+
+MayApply = Annotated[RequestContext, Depends(require("apply"))]
 
 
 class ReadAnswer(BaseModel):
@@ -137,74 +139,73 @@ def sessions_routes(service: Service) -> APIRouter:
     sessions = service.sessions
 
     @router.post("", status_code=201, responses=problems(WorkspaceMissing, TooManyRequests))
-    async def begin_session(body: SessionBody, response: Response, principal: MayApply) -> SessionState:
+    async def begin_session(body: SessionBody, response: Response, context: MayApply) -> SessionState:
         """Begin a session; where there are too many, the one that was used longest ago ends."""
-        session = begin(service, principal, body)
+        session = start_session(service, context.principal, body)
         response.headers["Location"] = f"/sessions/{session.id}"
         return session.state()
 
     @router.get("/{session_id}", responses=problems(SessionMissing))
-    async def session_state(session_id: str, principal: MayApply) -> SessionState:
+    async def session_state(session_id: str, context: MayApply) -> SessionState:
         """Show what a session holds: files, what was said, what it has used."""
-        return sessions.get(session_id, principal).state()
+        return sessions.get(session_id, context.principal).state()
 
     @router.delete("/{session_id}", status_code=204, responses=problems(SessionMissing))
-    async def end_session(session_id: str, principal: MayApply) -> None:
+    async def end_session(session_id: str, context: MayApply) -> None:
         """End a session."""
-        sessions.remove(session_id, principal)
+        sessions.remove(session_id, context.principal)
 
     @router.post(
         "/{session_id}/read",
         responses=problems(Forbidden, SessionMissing, FileMissing, OutsideRoot, BadFile, TooLarge, SessionBusy),
     )
-    async def read(session_id: str, body: ReadBody, principal: MayApply) -> ReadAnswer:
+    async def read(session_id: str, body: ReadBody, context: MayApply) -> ReadAnswer:
         """Put files and texts into the context, all or none, and tell of each whether it has changed.
 
         `with_text` needs the scope `read`, too.
         """
         if body.with_text:
-            principal.check("read")
-        session = sessions.get(session_id, principal)
-        work = partial(session.read, body.paths, texts=body.texts, forget=body.forget, with_text=body.with_text)
-        return ReadAnswer(files=await run_by_rule(service, work))
+            context.principal.check("read")
+        session = sessions.get(session_id, context.principal)
+
+        def read_files(_: RequestContext) -> list[ReadFile]:
+            return session.read(body.paths, texts=body.texts, forget=body.forget, with_text=body.with_text)
+
+        return ReadAnswer(files=await run_in_thread(service, context, read_files))
 
     @router.post("/{session_id}/ask", responses={200: {"model": SessionAnswer}, **problems(*ASKING)})
     async def ask_model(
         session_id: str,
         body: AskBody,
         request: Request,
-        principal: MayApply,
+        context: MayApply,
         idempotency_key: IdempotencyKey = None,
     ) -> Response:
         """Ask the model, which sees the files as they are now and all that was said."""
-        work = partial(ask, service, principal, sessions.get(session_id, principal), body)
-        return await answered(request, principal, idempotency_key, work, stream=body.stream)
+        session = sessions.get(session_id, context.principal)
+
+        def work(context: RequestContext, progress: ProgressListener) -> EncodedAnswer:
+            return ask(service, session, body, context, progress)
+
+        sent = request.url.path.encode() + b"\n" + await request.body()
+        return await answer_request(service, request, context, idempotency_key, sent, work, stream=body.stream)
 
     @router.post("/{session_id}/apply", responses={200: {"model": ApplyAnswer}, **problems(*APPLYING)})
     async def apply_edit(
         session_id: str,
         body: SessionApplyBody,
         request: Request,
-        principal: MayApply,
+        context: MayApply,
         idempotency_key: IdempotencyKey = None,
     ) -> Response:
         """Merge an edit into files of the session or of its workspace; the next question shows what was written."""
-        work = partial(apply, service, principal, sessions.get(session_id, principal), body)
-        return await answered(request, principal, idempotency_key, work, stream=body.stream)
+        session = sessions.get(session_id, context.principal)
 
-    async def answered(
-        request: Request, principal: Principal, key: str | None, work: Work, *, stream: bool
-    ) -> Response:
+        def work(context: RequestContext, progress: ProgressListener) -> EncodedAnswer:
+            return apply(service, session, body, context, progress)
+
         sent = request.url.path.encode() + b"\n" + await request.body()
-        once = partial(service.answers.once, principal, key, sent)
-        if stream:
-
-            async def followed(watcher: Watcher) -> Answer:
-                return await once(partial(run_watched, service, work, watcher))
-
-            return await streamed(request, followed)
-        answer: Answer = await once(partial(run, service, request, work))
-        return answer.response()
+        return await answer_request(service, request, context, idempotency_key, sent, work, stream=body.stream)
 
     return router
 

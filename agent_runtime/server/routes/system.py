@@ -11,7 +11,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Header, Request, Response
 
 from agent_runtime.errors import NoSuchRoute
-from agent_runtime.server.auth import needs
+from agent_runtime.server.auth import require
 from agent_runtime.server.dependencies import Service
 
 
@@ -35,7 +35,7 @@ def health_routes(service: Service) -> APIRouter:
 
 def metrics_routes(service: Service) -> APIRouter:
     """Both routes; whoever may read may ask."""
-    router = APIRouter(tags=["operations"], dependencies=[Depends(needs("read"))])
+    router = APIRouter(tags=["operations"], dependencies=[Depends(require("read"))])
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics(accept: Annotated[str, Header()] = "") -> Response:

@@ -13,7 +13,6 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent_runtime.access import Principal
 from agent_runtime.errors import (
     BadFile,
     BadRequest,
@@ -28,10 +27,11 @@ from agent_runtime.errors import (
     TooManyRequests,
     WorkspaceMissing,
 )
+from agent_runtime.request_context import RequestContext
 from agent_runtime.server.admission import Drain
-from agent_runtime.server.auth import needs
+from agent_runtime.server.auth import require
 from agent_runtime.server.dependencies import Service
-from agent_runtime.server.executor import Departure
+from agent_runtime.server.executor import wait_for_disconnect
 from agent_runtime.server.openapi import problems
 from agent_runtime.server.request_body import JsonRoute
 from agent_runtime.server.schemas import Text
@@ -50,8 +50,8 @@ from agent_runtime.workspace.registry import MAX_LISTED, FilePage, WorkspaceEntr
 from repo_cache.cache import RepoCache
 from repo_cache.snapshot import Snapshot
 
-MayRead = Annotated[Principal, Depends(needs("read"))]
-MayAdmin = Annotated[Principal, Depends(needs("admin"))]
+MayRead = Annotated[RequestContext, Depends(require("read"))]
+MayAdmin = Annotated[RequestContext, Depends(require("admin"))]
 
 
 class WorkspaceBody(BaseModel):
@@ -82,29 +82,31 @@ def workspaces_routes(service: Service) -> APIRouter:
     workspaces.add_remove_listener(remove_sessions)
 
     @router.get("")
-    async def list_workspaces(principal: MayRead) -> WorkspaceList:
+    async def list_workspaces(context: MayRead) -> WorkspaceList:
         """Say which workspaces there are: the tenant's own, and `default`, with which the service was started."""
-        return WorkspaceList(workspaces=[status_of(entry) for entry in workspaces.list_visible(principal)])
+        return WorkspaceList(workspaces=[status_of(entry) for entry in workspaces.list_visible(context.principal)])
 
     @router.post(
         "", status_code=201, responses={200: {"description": "It is there already."}, **problems(*REGISTERING)}
     )
-    async def register_workspace(body: WorkspaceBody, response: Response, principal: MayAdmin) -> WorkspaceStatus:
+    async def register_workspace(body: WorkspaceBody, response: Response, context: MayAdmin) -> WorkspaceStatus:
         """Make a folder a workspace; again the same does nothing. It is forgotten when the service ends."""
-        entry, is_new = await run_sync(workspaces.register, body.root, body.name, principal, limiter=service.threads)
+        entry, is_new = await run_sync(
+            workspaces.register, body.root, body.name, context.principal, limiter=service.threads
+        )
         response.status_code = 201 if is_new else 200
         response.headers["Location"] = f"/workspaces/{entry.name}"
         return status_of(entry)
 
     @router.get("/{name}", responses=problems(Forbidden, WorkspaceMissing))
-    async def workspace_status(name: str, principal: MayRead) -> WorkspaceStatus:
+    async def workspace_status(name: str, context: MayRead) -> WorkspaceStatus:
         """Say what is known of a workspace."""
-        return status_of(workspaces.get_entry(name, principal))
+        return status_of(workspaces.get_entry(name, context.principal))
 
     @router.delete("/{name}", status_code=204, responses=problems(Forbidden, WorkspaceMissing, Conflict))
-    async def remove_workspace(name: str, principal: MayAdmin) -> None:
+    async def remove_workspace(name: str, context: MayAdmin) -> None:
         """Forget a workspace and end its sessions; its files stay as they are."""
-        await run_sync(workspaces.remove, name, principal, limiter=service.threads)
+        await run_sync(workspaces.remove, name, context.principal, limiter=service.threads)
 
     return router
 
@@ -127,18 +129,16 @@ class Waiters:
         self._drain = drain
         self._by_tenant: Counter[str] = Counter()
 
-    async def wait(
-        self, request: Request, principal: Principal, cache: RepoCache, since: Snapshot, timeout_s: float
-    ) -> None:
+    async def wait(self, request: Request, tenant: str, cache: RepoCache, since: Snapshot, timeout_s: float) -> None:
         """Until the cache has another snapshot, the time is over or the service ends.
 
         Raises TooManyRequests where too many wait already, Cancelled where the client leaves, NotIndexed where the
         workspace is removed.
         """
         until = time.monotonic() + timeout_s
-        with self._counted(principal.tenant):
+        with self._counted(tenant):
             change = asyncio.create_task(changed(cache, since))
-            leaving = asyncio.create_task(Departure().wait_for(request))
+            leaving = asyncio.create_task(wait_for_disconnect(request))
             try:
                 while not self._drain.has_begun and (left := until - time.monotonic()) > 0:
                     await asyncio.wait(
@@ -180,21 +180,21 @@ def files_routes(service: Service) -> APIRouter:
     waiters = Waiters(service.drain)
 
     @router.get("/files", responses=problems(Forbidden, WorkspaceMissing))
-    async def list_files(name: str, principal: MayRead, after: After = "", limit: Limit = LISTED) -> FilePage:
+    async def list_files(name: str, context: MayRead, after: After = "", limit: Limit = LISTED) -> FilePage:
         """List the files by path, those left out that git ignores or that are too large to be edited."""
-        entry = service.workspaces.get_entry(name, principal)
+        entry = service.workspaces.get_entry(name, context.principal)
         return await run_sync(entry.listing.get_page, after, limit, limiter=service.threads)
 
     @router.get("/files/{path:path}", responses=problems(WorkspaceMissing, FileMissing, OutsideRoot, BadFile, TooLarge))
-    async def read_file(name: str, path: str, principal: MayRead) -> FileContent:
+    async def read_file(name: str, path: str, context: MayRead) -> FileContent:
         """Read one file as text, whether or not git ignores it."""
-        entry = service.workspaces.get_entry(name, principal)
+        entry = service.workspaces.get_entry(name, context.principal)
         return await run_sync(file_content, entry.workspace, path, limiter=service.threads)
 
     @router.get("/snapshot", responses=problems(WorkspaceMissing, SnapshotGone, NotIndexed))
     async def snapshot(
         name: str,
-        principal: MayRead,
+        context: MayRead,
         after: After = "",
         limit: Limit = LISTED,
         version: Version = None,
@@ -204,7 +204,7 @@ def files_routes(service: Service) -> APIRouter:
 
         The first one of a workspace has it indexed, and may be answered 503 until that is done.
         """
-        entry = service.workspaces.get_entry(name, principal)
+        entry = service.workspaces.get_entry(name, context.principal)
 
         def page() -> SnapshotPage:
             found = entry.wait_for_cache(INDEX_SECONDS).snapshot() if version is None else entry.snapshots.find(version)
@@ -216,7 +216,7 @@ def files_routes(service: Service) -> APIRouter:
     async def changes(
         name: str,
         request: Request,
-        principal: MayRead,
+        context: MayRead,
         since: Annotated[str, Query(description="A version that a snapshot or an answer of this route told.")],
         timeout_s: Annotated[
             float, Query(ge=0.0, le=MAX_WAIT_SECONDS, description="How long to wait for a change.")
@@ -226,10 +226,10 @@ def files_routes(service: Service) -> APIRouter:
 
         `version` of the answer is the next `since`. 410: that version is not kept any more; read the snapshot again.
         """
-        entry = service.workspaces.get_entry(name, principal)
+        entry = service.workspaces.get_entry(name, context.principal)
         cache, before = await run_sync(_since, entry, since, limiter=service.threads)
         if cache.snapshot().version == before.version:
-            await waiters.wait(request, principal, cache, before, timeout_s)
+            await waiters.wait(request, context.tenant, cache, before, timeout_s)
         return await run_sync(changes_between, entry.snapshots, before, cache.snapshot(), limiter=service.threads)
 
     return router

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from agent_runtime.apply.pipeline import Applier
-from agent_runtime.apply.rule_process import Aside, AsideError
+from agent_runtime.apply.rule_process import RuleProcessError, RuleProcesses
 from agent_runtime.errors import BadFile, Cancelled, EditRefused, HunkError
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import NO_PROGRESS, ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest
 from tests.agent_runtime.scripted import ScriptedMerger
 
@@ -30,9 +31,9 @@ BROKEN = "*** Begin Patch\n*** Update File: a.py\n@@\n-    return y\n+    return
 
 
 @pytest.fixture
-def aside() -> Iterator[Aside]:
+def aside() -> Iterator[RuleProcesses]:
     """For which all is large."""
-    made = Aside(10.0, large_bytes=1)
+    made = RuleProcesses(10.0, large_bytes=1)
     yield made
     made.close()
 
@@ -69,7 +70,7 @@ def told(applier: Applier) -> list[Any]:
     return answers
 
 
-def test_answers_and_refusals_are_those_of_the_service_itself(aside: Aside) -> None:
+def test_answers_and_refusals_are_those_of_the_service_itself(aside: RuleProcesses) -> None:
     def model() -> ScriptedMerger:
         return ScriptedMerger(TEXT.replace("x + 7", "x - 7"))
 
@@ -78,53 +79,48 @@ def test_answers_and_refusals_are_those_of_the_service_itself(aside: Aside) -> N
     assert process._process.poll() is None, "one did them all"
 
 
-class Noted(Watcher):
-    """Notes phases, and whether it is left."""
+class Noted(ProgressListener):
+    """Notes phases."""
 
     def __init__(self) -> None:
         self.phases: list[str] = []
-        self.left = threading.Event()
 
-    @property
-    def is_left(self) -> bool:
-        return self.left.is_set()
-
-    def entered(self, phase: str, path: str = "") -> None:
+    def on_phase(self, phase: str, path: str = "") -> None:
         self.phases.append(phase)
 
 
-def test_phases_are_told_and_files_are_read_here_once(aside: Aside) -> None:
-    watcher, read = Noted(), []
+def test_phases_are_told_and_files_are_read_here_once(aside: RuleProcesses) -> None:
+    progress, read = Noted(), []
 
     def reader(path: str) -> bytes:
         read.append((path, os.getpid()))
         return TEXT.encode()
 
-    Applier(None, aside).apply_patch(PatchRequest(PATCH), reader, watcher)  # type: ignore[arg-type]
-    assert watcher.phases == ["parse", "merge", "verify"]
+    Applier(None, aside).apply_patch(PatchRequest(PATCH), reader, progress=progress)  # type: ignore[arg-type]
+    assert progress.phases == ["parse", "merge", "verify"]
     assert read == [("a.py", os.getpid())]
 
 
-def test_what_a_model_decides_is_not_merged_here_again(aside: Aside, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_model_decides_is_not_merged_here_again(aside: RuleProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("merge", "verify"):
         monkeypatch.setattr(f"agent_runtime.apply.pipeline.{name}", lambda *given, **more: pytest.fail("done here"))
     monkeypatch.setattr("agent_runtime.apply.multi_file.patch_set.merge_files", lambda *given: pytest.fail("done here"))
     model, files = ScriptedMerger(TEXT.replace("x + 7", "x - 7")), {"a.py": TEXT.encode()}
-    applier, watcher = Applier(lambda: model, aside), Noted()
+    applier, progress = Applier(lambda: model, aside), Noted()
     single = ApplyRequest(TEXT.encode(), UNCLEAR, "a.py", policy="lenient", trace=True)
-    assert applier.apply(single, watcher).files[0].certainty == "model"
-    assert watcher.phases == ["parse", "merge", "verify"]
+    assert applier.apply(single, progress=progress).files[0].certainty == "model"
+    assert progress.phases == ["parse", "merge", "verify"]
     applier.apply_each([single, ApplyRequest(TEXT.encode(), PAIR, "a.py")])
     applier.apply_patch(PatchRequest(PATCH, mode="model", policy="lenient"), files.get)
     assert model.num_written == 3
     (process,) = aside._idle
-    assert process.is_there
+    assert process.is_running
 
 
 def test_no_more_than_a_few_are_kept_while_a_model_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     """The service merges by rule again what it asks the model beside them."""
     monkeypatch.setattr("agent_runtime.apply.rule_process.MAX_WAITING", 1)
-    aside, hold, answers = Aside(10.0, large_bytes=1), threading.Event(), []
+    aside, hold, answers = RuleProcesses(10.0, large_bytes=1), threading.Event(), []
     model = ScriptedMerger(TEXT.replace("x + 7", "x - 7"), hold=hold)
     applier = Applier(lambda: model, aside)
     request = ApplyRequest(TEXT.encode(), UNCLEAR, "a.py", policy="lenient")
@@ -144,10 +140,10 @@ def test_no_more_than_a_few_are_kept_while_a_model_decides(monkeypatch: pytest.M
 
 
 def test_small_files_stay_here_and_large_ones_go() -> None:
-    class Counted(Aside):
+    class Counted(RuleProcesses):
         asked = 0
 
-        def ask(self, *arguments: Any, **more: Any) -> ApplyResult | None:
+        def apply(self, *arguments: Any, **more: Any) -> ApplyResult | None:
             self.asked += 1
             return None
 
@@ -163,7 +159,7 @@ def test_small_files_stay_here_and_large_ones_go() -> None:
         assert (first.status, again.status) == ("merged", "merged")
 
 
-def test_a_fault_of_reading_is_raised_and_the_next_edit_is_done(aside: Aside) -> None:
+def test_a_fault_of_reading_is_raised_and_the_next_edit_is_done(aside: RuleProcesses) -> None:
     def reader(path: str) -> bytes:
         raise BadFile(f"{path} is a pipe")
 
@@ -173,7 +169,7 @@ def test_a_fault_of_reading_is_raised_and_the_next_edit_is_done(aside: Aside) ->
     assert applier.apply(ApplyRequest(TEXT.encode(), PAIR, "a.py")).status == "merged"
 
 
-def stopped(aside: Aside) -> int:
+def stopped(aside: RuleProcesses) -> int:
     """A process that waits for an edit, and does not go on: its id."""
     applier = Applier(None, aside)  # type: ignore[arg-type]
     applier.apply(ApplyRequest(TEXT.encode(), PAIR, "a.py"))
@@ -182,19 +178,19 @@ def stopped(aside: Aside) -> int:
     return pid
 
 
-def test_whoever_leaves_ends_the_process_whatever_it_is_at(aside: Aside) -> None:
-    pid, watcher = stopped(aside), Noted()
+def test_whoever_leaves_ends_the_process_whatever_it_is_at(aside: RuleProcesses) -> None:
+    pid, context = stopped(aside), RequestContext()
     applier = Applier(None, aside)  # type: ignore[arg-type]
-    threading.Timer(0.1, watcher.left.set).start()
+    threading.Timer(0.1, context.cancel.cancel).start()
     with pytest.raises(Cancelled):
-        applier.apply(ApplyRequest(TEXT.encode(), PAIR, "a.py"), watcher)
+        applier.apply(ApplyRequest(TEXT.encode(), PAIR, "a.py"), context)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert applier.apply(ApplyRequest(TEXT.encode(), PAIR, "a.py")).status == "merged", "there is another one"
 
 
 def test_a_process_that_breaks_or_hangs_takes_its_edit_with_it_and_no_other(
-    aside: Aside, monkeypatch: pytest.MonkeyPatch
+    aside: RuleProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     applier = Applier(None, aside)  # type: ignore[arg-type]
     for signal_number, seconds in ((signal.SIGKILL, 60.0), (None, 0.2)):
@@ -209,37 +205,39 @@ def test_a_process_that_breaks_or_hangs_takes_its_edit_with_it_and_no_other(
         assert applier.apply(ApplyRequest(TEXT.encode(), PAIR, "a.py")).status == "merged"
 
 
-def test_it_has_a_lower_priority(aside: Aside) -> None:
+def test_it_has_a_lower_priority(aside: RuleProcesses) -> None:
     Applier(None, aside).apply(ApplyRequest(TEXT.encode(), PAIR, "a.py"))  # type: ignore[arg-type]
     ours, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, aside._idle[0]._process.pid))
     assert its == min(19, ours + 10)
 
 
-def test_one_that_ended_while_it_waited_is_not_asked(aside: Aside) -> None:
+def test_one_that_ended_while_it_waited_is_not_asked(aside: RuleProcesses) -> None:
     os.kill(stopped(aside), signal.SIGKILL)
     aside._idle[0]._process.wait()
     assert Applier(None, aside).apply(ApplyRequest(TEXT.encode(), PAIR, "a.py")).status == "merged"  # type: ignore[arg-type]
 
 
-def test_a_bug_is_told_without_the_text_that_it_may_quote(aside: Aside, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(AsideError, match=r"^AttributeError$"):
-        aside.ask(("secret", ()), Watcher(), lambda tasks, watcher: [])
+def test_a_bug_is_told_without_the_text_that_it_may_quote(
+    aside: RuleProcesses, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(RuleProcessError, match=r"^AttributeError$"):
+        aside.apply(("secret", ()), RequestContext(), NO_PROGRESS, lambda tasks, context, progress: [])
     (line,) = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
     assert line["error"] == "AttributeError"
     assert "rule_worker.py:" in line["stack"][-1]
     assert "secret" not in caplog.text + str(line)
-    assert aside._idle[0].is_there
+    assert aside._idle[0].is_running
 
 
 def test_its_time_on_the_processor_is_bounded() -> None:
-    aside = Aside(0.0, large_bytes=1)
+    aside = RuleProcesses(0.0, large_bytes=1)
     with pytest.raises(EditRefused) as caught:
         Applier(None, aside).apply(ApplyRequest(TEXT.encode(), PAIR, "a.py"))  # type: ignore[arg-type]
     aside.close()
     assert [reason.code for reason in caught.value.reasons] == ["too_much_work"]
 
 
-def test_it_ends_with_the_service(aside: Aside) -> None:
+def test_it_ends_with_the_service(aside: RuleProcesses) -> None:
     Applier(None, aside).apply(ApplyRequest(TEXT.encode(), PAIR, "a.py"))  # type: ignore[arg-type]
     process = aside._idle[0]
     process._pipe.close()  # as when the service is killed

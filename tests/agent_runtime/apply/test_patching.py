@@ -11,7 +11,8 @@ import pytest
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import BadRequest, EditRefused, ModelUnavailable
 from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest
 from tests.agent_runtime.scripted import ScriptedMerger
 
@@ -142,8 +143,8 @@ class _ByPath(ScriptedMerger):
 
     texts: dict[str, str] = field(default_factory=dict)
 
-    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
-        return replace(super().merge(task, watcher), text=self.texts[task.request.path])
+    def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
+        return replace(super().merge(task, context, progress), text=self.texts[task.request.path])
 
 
 def test_a_model_that_is_asked_for_sees_of_each_update_its_own_part() -> None:

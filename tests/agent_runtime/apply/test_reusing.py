@@ -9,7 +9,7 @@ import pytest
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import Unsupported
-from agent_runtime.llm.interface import mode_of, reuse_of
+from agent_runtime.llm.interface import resolve_reuse_mode, reuse_of
 from agent_runtime.prompt import ApplyPrompt
 from agent_runtime.types import ApplyRequest, Options, PatchRequest
 from engine.reuse import EXACT, Match, plan_reuse
@@ -19,9 +19,9 @@ PROMPT = ApplyPrompt(tuple(range(100)), (), (), "", 20, file_at=(25, 80), segmen
 
 
 def test_the_request_decides_and_else_the_service() -> None:
-    assert mode_of(None, "fast") == "fast"
-    assert mode_of("exact", "fast") == "exact"
-    assert mode_of("turbo", "exact") == "turbo"
+    assert resolve_reuse_mode(None, "fast") == "fast"
+    assert resolve_reuse_mode("exact", "fast") == "exact"
+    assert resolve_reuse_mode("turbo", "exact") == "turbo"
 
 
 def test_exact_asks_for_nothing() -> None:

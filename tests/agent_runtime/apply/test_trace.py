@@ -15,7 +15,7 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import read_gguf_tokenizer
-from agent_runtime.progress import Piece, Watcher
+from agent_runtime.progress import NO_PROGRESS, Piece, ProgressListener
 from agent_runtime.serialization import result_from_json, result_to_json
 from agent_runtime.types import AnswerTrace, ApplyRequest, ApplyResult, PatchRequest
 from engine.engine_config import EngineConfig
@@ -31,7 +31,7 @@ EDIT = "<<<<<<< SEARCH\n    return width * height * {0}\n=======\n    return wid
 
 
 @dataclass
-class Following(Watcher):
+class Following(ProgressListener):
     """Keeps what it is told."""
 
     wants_text = True
@@ -40,13 +40,13 @@ class Following(Watcher):
     phases: list[str] = field(default_factory=list)
     traces: list[AnswerTrace] = field(default_factory=list)
 
-    def entered(self, phase: str, path: str = "") -> None:
+    def on_phase(self, phase: str, path: str = "") -> None:
         self.phases.append(phase)
 
-    def wrote_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
+    def on_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
         self.pieces += pieces
 
-    def answered(self, trace: AnswerTrace) -> None:
+    def on_answer(self, trace: AnswerTrace) -> None:
         self.traces.append(trace)
 
 
@@ -60,10 +60,10 @@ def merger(smollm2: RealModel) -> Iterator[ModelMerger]:
         yield ModelMerger(LoadedModel(smollm2.name, engine, text, 0.0, 0))
 
 
-def applied(merger: ModelMerger, number: int, watcher: Watcher | None = None, **options: Any) -> ApplyResult:
+def applied(merger: ModelMerger, number: int, progress: ProgressListener = NO_PROGRESS, **options: Any) -> ApplyResult:
     options = {"mode": "model", "max_tokens": 24, "trace": True, "policy": "lenient"} | options
     request = ApplyRequest(original=FILE.encode(), edit=EDIT.format(number), path="area.py", **options)
-    return Applier(lambda: merger).apply(request, watcher or Watcher())
+    return Applier(lambda: merger).apply(request, progress=progress)
 
 
 def check_sums(result: ApplyResult) -> None:
@@ -87,17 +87,17 @@ def check_sums(result: ApplyResult) -> None:
 
 
 def test_a_trace_adds_up_to_usage_and_is_what_was_told_meanwhile(merger: ModelMerger) -> None:
-    watcher = Following()
-    result = applied(merger, 3, watcher, scope="file")
+    progress = Following()
+    result = applied(merger, 3, progress, scope="file")
     check_sums(result)
     assert result.trace is not None
     (answer,) = result.trace
     assert (answer.path, answer.region, answer.purpose) == ("area.py", 0, "write")
     assert FILE in "".join(run.text for run in answer.prompt)
-    assert "".join(piece.text for piece in watcher.pieces) == "".join(run.text for run in answer.output)
+    assert "".join(piece.text for piece in progress.pieces) == "".join(run.text for run in answer.output)
     assert result.file.merged.startswith("".join(run.text for run in answer.output).rstrip())
-    assert watcher.traces == [answer]
-    assert watcher.phases == ["parse", "merge", "scope", "prompt", "prefill", "decode", "verify"]
+    assert progress.traces == [answer]
+    assert progress.phases == ["parse", "merge", "scope", "prompt", "prefill", "decode", "verify"]
     assert result.usage.accepted > 0
     assert result.usage.completion > result.usage.accepted
 
@@ -128,14 +128,14 @@ def test_what_a_changed_file_takes_over_is_marked_as_reused(merger: ModelMerger)
 def test_readings_that_were_scored_and_regions_asked_anew_are_in_it(merger: ModelMerger) -> None:
     edit = "# ... existing code ...\n\n\ndef area_9(width, height):\n    return 9\n"
     options: dict[str, Any] = {"decide": "score", "max_tokens": 16, "policy": "lenient", "trace": True}
-    watcher = Following()
+    progress = Following()
     request = ApplyRequest(original=FILE.encode(), edit=edit, path="area.py", mode="model", **options)
-    result = Applier(lambda: merger).apply(request, watcher)
+    result = Applier(lambda: merger).apply(request, progress=progress)
     check_sums(result)
     assert result.trace is not None
     purposes = [answer.purpose for answer in result.trace]
     assert {"score"} <= set(purposes)
-    assert "".join(piece.text for piece in watcher.pieces) == "".join(
+    assert "".join(piece.text for piece in progress.pieces) == "".join(
         run.text for answer in result.trace for run in answer.output if answer.purpose == "write"
     )
 

@@ -223,7 +223,7 @@ def test_off_a_terminal_long_work_says_a_line_now_and_then(
     counter = apply._TokenCounter(Console(stderr=True))
     for num_tokens in range(1, 6):
         now += LINE_EVERY_SECONDS / 2
-        counter.wrote(num_tokens)
+        counter.on_tokens(num_tokens)
     assert capsys.readouterr().err.splitlines() == ["2 tokens written", "4 tokens written"]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_runtime.llm.answer_text import follower, prompt_runs
-from agent_runtime.progress import Piece, Watcher
+from agent_runtime.progress import NO_PROGRESS, Piece, ProgressListener
 from agent_runtime.types import AnswerTrace
 from engine.stop_strings import StopFinder
 from engine.types import GenerationRequest, GenerationResult, GenerationStep, GenerationUsage
@@ -33,7 +33,7 @@ END = TABLE.index("<|end|>")
 
 
 @dataclass
-class Told(Watcher):
+class Told(ProgressListener):
     """Keeps what it is told."""
 
     wants_text = True
@@ -41,12 +41,12 @@ class Told(Watcher):
     pieces: list[Piece] = field(default_factory=list)
     traces: list[AnswerTrace] = field(default_factory=list)
 
-    def wrote_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
+    def on_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
         assert region == 3
         assert pieces
         self.pieces += pieces
 
-    def answered(self, trace: AnswerTrace) -> None:
+    def on_answer(self, trace: AnswerTrace) -> None:
         self.traces.append(trace)
 
 
@@ -133,7 +133,7 @@ def test_what_is_scored_is_in_the_trace_and_was_not_written() -> None:
 
 
 def test_nobody_is_told_who_does_not_want_it() -> None:
-    assert follower(Watcher(), TOKEN_BYTES, "a.py") is None
+    assert follower(NO_PROGRESS, TOKEN_BYTES, "a.py") is None
 
 
 @given(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from threading import Event
 from typing import Any
@@ -21,8 +21,9 @@ from agent_runtime.llm.region_questions import scope_of
 from agent_runtime.llm.scorer import NUM_BEHIND, score_answers, siblings, sound
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import read_gguf_tokenizer
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import NO_PROGRESS, ProgressListener
 from agent_runtime.prompt import ApplyPrompt
+from agent_runtime.request_context import RequestContext
 from agent_runtime.serialization import result_from_json, result_to_json
 from agent_runtime.types import ApplyRequest, ApplyResult
 from editor.formats import parse
@@ -63,9 +64,9 @@ def prompt_of(token_ids: Sequence[int], file_ids: Sequence[int]) -> ApplyPrompt:
     return ApplyPrompt(tuple(token_ids), tuple(file_ids), (), stop="", num_shared=0)
 
 
-def applied(merger: ModelMerger, edit: str, watcher: Watcher | None = None) -> ApplyResult:
+def applied(merger: ModelMerger, edit: str) -> ApplyResult:
     request = ApplyRequest(original=FILE.encode(), edit=edit, path="circle.py", decide="score")
-    return Applier(lambda: merger).apply(request, watcher or Watcher())
+    return Applier(lambda: merger).apply(request)
 
 
 def task_of(*candidates: Candidate) -> ModelTask:
@@ -91,7 +92,7 @@ def test_answers_are_scored_as_one_by_one_and_their_trunk_is_run_once(loaded: Lo
     answers = [tokenizer.encode(text) for text in texts]
     loaded.engine.forget_cached()
     run = Run()
-    (scores,) = score_answers(loaded.engine, [prompt], [answers], Watcher(), run)
+    (scores,) = score_answers(loaded.engine, [prompt], [answers], RequestContext(), NO_PROGRESS, run)
     found = siblings(answers[:3], prompt.file_ids)
     assert found is not None
     assert len(found.trunk) > 5
@@ -108,7 +109,7 @@ def test_answers_are_scored_as_one_by_one_and_their_trunk_is_run_once(loaded: Lo
 def test_questions_without_a_difference_cost_nothing(loaded: LoadedModel) -> None:
     prompt = prompt_of((1, 2, 3), (5, 6))
     run = Run()
-    assert score_answers(loaded.engine, [prompt], [[[5, 6], [5, 6]]], Watcher(), run) == [[(), ()]]
+    assert score_answers(loaded.engine, [prompt], [[[5, 6], [5, 6]]], RequestContext(), NO_PROGRESS, run) == [[(), ()]]
     assert run.results == []
 
 
@@ -129,7 +130,9 @@ def test_the_reading_that_the_model_would_write_is_taken_byte_for_byte(merger: M
 
 def test_the_model_overrules_the_rules_where_they_are_not_sure(merger: ModelMerger) -> None:
     strange = FILE.replace("def length", "def colour():\n    return 'red'\n\n\ndef length")
-    choice = merger.choose(task_of(Candidate(strange, 0.6, "strange"), Candidate(COLOURED, 0.4, "right")), Watcher())
+    choice = merger.choose(
+        task_of(Candidate(strange, 0.6, "strange"), Candidate(COLOURED, 0.4, "right")), RequestContext(), NO_PROGRESS
+    )
     assert isinstance(choice, ModelChoice)
     assert choice.number == 1
     assert [reading.why for reading in choice.readings] == ["strange", "right"]
@@ -140,7 +143,7 @@ def test_what_a_check_rejects_is_not_offered(merger: ModelMerger) -> None:
     without = FILE.replace("6.28", "6.3")  # the edit's lines are not in it
     task = task_of(Candidate(without, 0.9, "without"), Candidate(COLOURED, 0.1, "right"))
     assert sound(task, scope_of(task)) == [1]
-    choice = merger.choose(task, Watcher())
+    choice = merger.choose(task, RequestContext(), NO_PROGRESS)
     assert isinstance(choice, ModelChoice)
     assert choice.number == 1
     assert len(choice.readings) == 1
@@ -165,16 +168,16 @@ def test_in_doubt_a_model_that_may_not_write_is_not_asked_to(
     monkeypatch.setattr(merger, "merge", lambda *arguments: pytest.fail("it was asked to write"))
     task = task_of(Candidate(COLOURED, 0.6, "right"))
     held = replace(task, request=replace(task.request, min_certainty="scored"))
-    choice = merger.choose(held, Watcher())
+    choice = merger.choose(held, RequestContext(), NO_PROGRESS)
     assert isinstance(choice, ModelChoice)
     assert choice.number == 0
     monkeypatch.setattr(scorer, "LEAST_LOGPROB", 0.0)
-    doubt = merger.choose(held, Watcher())
+    doubt = merger.choose(held, RequestContext(), NO_PROGRESS)
     assert isinstance(doubt, ModelChoice)
     assert (doubt.number, len(doubt.readings)) == (None, 1)
     assert "decode_ms" not in doubt.timings
     marked = Unresolved("open_intent", "", 1, candidates=(Candidate(FILE + "\n# ... existing code ...\n", 1.0, ""),))
-    nothing = merger.choose(replace(held, by_rule=marked), Watcher())
+    nothing = merger.choose(replace(held, by_rule=marked), RequestContext(), NO_PROGRESS)
     assert isinstance(nothing, ModelChoice)
     assert (nothing.number, nothing.readings) == (None, ())
 
@@ -185,7 +188,8 @@ def test_without_a_reading_the_model_writes_the_merge(merger: ModelMerger) -> No
         replace(
             task_of(Candidate(marked, 1.0, "a marker is left")),
         ),
-        Watcher(),
+        RequestContext(),
+        NO_PROGRESS,
     )
     assert not isinstance(made, ModelChoice)
     assert made.readings == ()
@@ -200,14 +204,16 @@ def test_a_choice_can_be_taken_back(loaded: LoadedModel, monkeypatch: pytest.Mon
         assert left.wait(60)
         return forward(*arguments)
 
-    class Leaving(Watcher):
-        def began(self, stop: Callable[[], None]) -> None:
-            stop()
+    context = RequestContext()
+
+    class Leaving(ProgressListener):
+        def on_start(self) -> None:
+            context.cancel.cancel()
             left.set()
 
     monkeypatch.setattr(loaded.engine.model, "forward_batch", wait_and_forward)
     with pytest.raises(Cancelled):
-        ModelMerger(loaded).choose(task_of(Candidate(COLOURED, 1.0, "right")), Leaving())
+        ModelMerger(loaded).choose(task_of(Candidate(COLOURED, 1.0, "right")), context, Leaving())
 
 
 def test_what_goes_wrong_has_the_names_that_a_merge_gives_it(loaded: LoadedModel) -> None:

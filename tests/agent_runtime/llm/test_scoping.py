@@ -14,8 +14,9 @@ from agent_runtime.llm.merger import MAX_LINES_AGAIN, ModelMerger, draft_of
 from agent_runtime.llm.region_questions import questions, scope_of
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import NO_PROGRESS
 from agent_runtime.prompt import build_prompt
+from agent_runtime.request_context import RequestContext
 from agent_runtime.types import ApplyRequest, ApplyResult, GivenScope
 from editor.formats import parse
 from editor.grammars import find_language
@@ -149,7 +150,7 @@ def test_in_a_long_file_it_is_rejected_by_name(asking: Asking) -> None:
     result = applied(merger, LONG, CHANGE, policy="lenient")
     assert LONG.count("\n") > MAX_LINES_AGAIN
     assert result.status == "rejected"
-    assert [check.name for check in result.file.checks if not check.ok][-1] == "region_kept"
+    assert [check.name for check in result.file.checks if not check.ok][-1] == "check_region_kept"
     assert len(engine.asked) == 1
 
 
@@ -170,17 +171,12 @@ def test_one_region_that_fails_takes_back_the_others(asking: Asking) -> None:
 
 
 def test_whoever_leaves_stops_all_regions(asking: Asking) -> None:
-    stops: list[Callable[[], None]] = []
-
-    class Leaving(Watcher):
-        def began(self, stop: Callable[[], None]) -> None:
-            stops.append(stop)
-
     engine, merger = asking(edited)
-    merger.merge(task_of(LONG, TWO_CHANGES), Leaving())
+    context = RequestContext()
+    merger.merge(task_of(LONG, TWO_CHANGES), context, NO_PROGRESS)
     for stream in engine.streams:
         stream.closed = False
-    stops[0]()
+    context.cancel.cancel()
     assert [stream.closed for stream in engine.streams] == [True, True]
 
 

@@ -20,7 +20,8 @@ from agent_runtime.llm.interface import ModelTask
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import read_gguf_tokenizer
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import NO_PROGRESS, ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.types import ApplyRequest
 from editor.formats import parse
 from editor.merge import merge
@@ -221,7 +222,7 @@ def test_every_error_of_the_engine_has_its_status_and_says_what_to_do(
     monkeypatch.setattr(loaded.engine, "generate", failing)
     monkeypatch.setattr(loaded.engine, "max_seq_len", 2048)
     with pytest.raises(HunkError, match="for a reason; ") as caught:
-        ModelMerger(loaded).merge(task_of("a = 1\n", ApplyRequest(b"a = 1\n", EDIT)), Watcher())
+        ModelMerger(loaded).merge(task_of("a = 1\n", ApplyRequest(b"a = 1\n", EDIT)), RequestContext(), NO_PROGRESS)
     assert caught.value.http_status == status
     assert isinstance(caught.value.__cause__, error)
 
@@ -238,13 +239,13 @@ def test_the_services_end_ends_the_model_and_what_it_works_on(loaded: LoadedMode
         began = threading.Event()
         faults: list[Exception] = []
 
-        class Started(Watcher):
-            def wrote(self, num_tokens: int) -> None:
+        class Started(ProgressListener):
+            def on_tokens(self, num_tokens: int) -> None:
                 began.set()
 
         def run() -> None:
             with pytest.raises(ModelUnavailable, match="takes no more requests; the service is ending") as caught:
-                merger.merge(task_of("a = 1\n" * 100, request), Started())
+                merger.merge(task_of("a = 1\n" * 100, request), RequestContext(), Started())
             faults.append(caught.value)
 
         thread = threading.Thread(target=run, daemon=True)

@@ -16,7 +16,7 @@ from mcp import ClientSession
 from mcp_types import CallToolResult
 
 from agent_runtime.apply.pipeline import Applier
-from agent_runtime.apply.rule_process import Aside
+from agent_runtime.apply.rule_process import RuleProcesses
 from agent_runtime.client import Client
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.llm.model_slot import ModelOnDemand
@@ -31,7 +31,8 @@ from agent_runtime.mcp.backends import (
     make_remote_applier,
 )
 from agent_runtime.mcp.responses import MAX_READ_CHARACTERS, read_response
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.types import ApplyRequest, ApplyResult, Mode, Options
 from tests.agent_runtime.mcp.agents import asking, called, over_http, served, text_of
 from tests.agent_runtime.scripted import ScriptedMerger
@@ -380,12 +381,12 @@ def test_edits_by_rule_take_turns(root: Path) -> None:
     at_once: list[int] = []
     applier = Applier(ModelOnDemand("scripted", ScriptedMerger).get)
 
-    def apply(request: ApplyRequest, watcher: Watcher) -> ApplyResult:
+    def apply(request: ApplyRequest, context: RequestContext, progress: ProgressListener) -> ApplyResult:
         at_once.append(1)
         begun.release()
         assert go.wait(30)
         at_once.pop()
-        return applier.apply(request, watcher)
+        return applier.apply(request, context, progress)
 
     backend = LocalBackend(
         root, EditApplier(apply, lambda: BackendStatus(model_state=""), lambda: None), options=BY_MODEL
@@ -409,7 +410,7 @@ def test_edits_by_rule_take_turns(root: Path) -> None:
 
 def test_large_edits_are_worked_on_aside(root: Path) -> None:
     (root / "large.py").write_text(TEXT + "# more\n" * 100)
-    aside = Aside(10.0, large_bytes=500)
+    aside = RuleProcesses(10.0, large_bytes=500)
     backend = LocalBackend(root, make_local_applier(ModelOnDemand("scripted", ScriptedMerger), aside), options=BY_MODEL)
     with served(backend) as url:
         for path, num_processes in (("src/limits.py", 0), ("large.py", 1)):

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from agent_runtime.errors import Cancelled, HunkError
 from agent_runtime.llm.interface import ChatAnswer, ChatRequest
-from agent_runtime.progress import Piece, Watcher
+from agent_runtime.progress import Piece, ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.types import SourceUsage, Usage
 from tests.agent_runtime.scripted import ScriptedMerger
 
@@ -36,14 +37,16 @@ class ScriptedChat:
     seen: list[ChatRequest] = field(default_factory=list)
     cancelled: threading.Event = field(default_factory=threading.Event)
 
-    def answer(self, request: ChatRequest, watcher: Watcher) -> ChatAnswer:
+    def answer(self, request: ChatRequest, context: RequestContext, progress: ProgressListener) -> ChatAnswer:
         """The scripted answer."""
         self.seen.append(request)
-        watcher.began(self.cancelled.set)
+        context.release_slot()
+        progress.on_start()
+        context.cancel.add_callback(self.cancelled.set)
         for number, piece in enumerate(self.pieces or ("",), start=1):
-            watcher.wrote(number)
-            if watcher.wants_text and piece:
-                watcher.wrote_pieces(0, [Piece(piece, "generated")])
+            progress.on_tokens(number)
+            if progress.wants_text and piece:
+                progress.on_pieces(0, [Piece(piece, "generated")])
             while self.hold is not None and not self.hold.wait(0.01):
                 if self.cancelled.is_set():
                     raise Cancelled("whoever asked has left")

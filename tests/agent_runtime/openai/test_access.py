@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from agent_runtime.quotas import TenantLimits, Tenants
+from agent_runtime.quotas import TenantLimits, TenantRateLimiter
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger
 from tests.agent_runtime.openai.test_apply import FILE, body
 from tests.agent_runtime.serving import serving
@@ -51,7 +51,7 @@ def test_the_key_of_the_client_is_a_token_of_the_service(tmp_path: Path) -> None
 
 
 def test_a_tenant_over_its_rate_is_told_when_to_come_again() -> None:
-    limited = Tenants(TenantLimits(requests_per_minute=1))
+    limited = TenantRateLimiter(TenantLimits(requests_per_minute=1))
     with (
         serving(ChattingMerger(), change=lambda service: replace(service, tenants=limited)) as url,
         OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client,

@@ -13,9 +13,10 @@ import pytest
 from openai import OpenAI
 
 from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.progress import Piece, Watcher
-from agent_runtime.request_context import Finished, Observer
+from agent_runtime.progress import Piece, ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.server.dependencies import Service
+from agent_runtime.telemetry.observer import Observer, RequestOutcome
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import serving
@@ -182,11 +183,11 @@ def test_an_edit_that_does_not_apply_is_an_error_with_reasons(client: OpenAI, st
 class Writing(ScriptedMerger):
     """Writes before anybody has checked it."""
 
-    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
-        if watcher.wants_text:
-            watcher.wrote_pieces(0, [Piece(self.text, "generated")])
+    def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
+        if progress.wants_text:
+            progress.on_pieces(0, [Piece(self.text, "generated")])
             threading.Event().wait(0.2)
-        return super().merge(task, watcher)
+        return super().merge(task, context, progress)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -292,11 +293,11 @@ def test_code_apply_says_what_is_wrong(url: str, change: dict[str, Any], status:
 
 
 def test_the_observer_is_told_of_every_answer_and_every_fault() -> None:
-    told: list[Finished] = []
+    told: list[RequestOutcome] = []
 
     class Telling(Observer):
-        def finished(self, request: Finished) -> None:
-            told.append(request)
+        def on_outcome(self, outcome: RequestOutcome) -> None:
+            told.append(outcome)
 
     def listened(service: Service) -> Service:
         service.metering.subscribe(Telling())

@@ -21,12 +21,13 @@ from agent_runtime.access import LOCAL, NAME, Principal
 from agent_runtime.errors import TooManyRequests
 from agent_runtime.llm.generate import Run, run_together
 from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.progress import Watcher
-from agent_runtime.quotas import TenantLimits, Tenants, Turns
+from agent_runtime.progress import NO_PROGRESS, ProgressListener
+from agent_runtime.quotas import FairQueue, TenantLimits, TenantRateLimiter
 from agent_runtime.quotas.tenants import TokenBucket
-from agent_runtime.request_context import CURRENT, Finished, RequestRecord, current_round
-from agent_runtime.server.auth import KEY, holder_of
+from agent_runtime.request_context import RequestContext
+from agent_runtime.server.auth import PRINCIPAL_KEY, holder_of
 from agent_runtime.server.dependencies import Service
+from agent_runtime.telemetry.observer import RequestOutcome
 from agent_runtime.types import Usage
 from engine.errors import EngineClosed
 from engine.scheduler.config import SchedulerConfig
@@ -70,111 +71,111 @@ def test_the_bucket_is_that_of_a_simulation_in_small_steps(per_minute: int, step
 
 def test_after_the_wait_that_is_named_the_request_is_admitted_and_not_before() -> None:
     clock = Clock()
-    tenants = Tenants(TenantLimits(requests_per_minute=3), clock=clock)
+    tenants = TenantRateLimiter(TenantLimits(requests_per_minute=3), clock=clock)
     for _ in range(3):
-        with tenants.admitted("a"):
+        with tenants.admit("a"):
             pass
-    with pytest.raises(TooManyRequests) as refused, tenants.admitted("a"):
+    with pytest.raises(TooManyRequests) as refused, tenants.admit("a"):
         pass
     assert refused.value.retry_after_s == pytest.approx(20.0)
-    with tenants.admitted("b"):
+    with tenants.admit("b"):
         pass  # another tenant has its own
     clock.now += 19.9
-    with pytest.raises(TooManyRequests), tenants.admitted("a"):
+    with pytest.raises(TooManyRequests), tenants.admit("a"):
         pass
     clock.now += 0.2
-    with tenants.admitted("a"):
+    with tenants.admit("a"):
         pass
 
 
 def test_tokens_are_charged_when_the_answer_is_there_and_cached_ones_are_free() -> None:
     clock = Clock()
-    tenants = Tenants(TenantLimits(tokens_per_minute=100), clock=clock)
+    tenants = TenantRateLimiter(TenantLimits(tokens_per_minute=100), clock=clock)
     usage = Usage(prompt=1000, cached=900, recomputed=100, completion=50)
-    with tenants.admitted("a"):
-        tenants.finished(Finished("/apply", "a", "merged", usage))
-    with pytest.raises(TooManyRequests) as refused, tenants.admitted("a"):
+    with tenants.admit("a"):
+        tenants.on_outcome(RequestOutcome("/apply", "a", "merged", usage))
+    with pytest.raises(TooManyRequests) as refused, tenants.admit("a"):
         pass
     assert refused.value.retry_after_s == pytest.approx(50 * 60 / 100)
-    tenants.finished(Finished("/apply", "b", "merged", replace(usage, recomputed=0, completion=100)))
-    with tenants.admitted("b"):
+    tenants.on_outcome(RequestOutcome("/apply", "b", "merged", replace(usage, recomputed=0, completion=100)))
+    with tenants.admit("b"):
         pass  # it has used just what it has
 
 
 def test_a_batch_counts_as_its_requests_and_one_that_is_refused_as_none() -> None:
     clock = Clock()
-    tenants = Tenants(TenantLimits(requests_per_minute=6), clock=clock)
-    with tenants.admitted("a"):
+    tenants = TenantRateLimiter(TenantLimits(requests_per_minute=6), clock=clock)
+    with tenants.admit("a"):
         tenants.count_as("a", 4)
     for wait_s in (10.0, 0.1):
-        with pytest.raises(TooManyRequests) as refused, tenants.admitted("a"):
+        with pytest.raises(TooManyRequests) as refused, tenants.admit("a"):
             tenants.count_as("a", 3)
         assert (refused.value.retry_after_s, refused.value.limit) == (pytest.approx(wait_s), "requests_per_minute")
         clock.now += 9.9
-    with tenants.admitted("a"):
+    with tenants.admit("a"):
         tenants.count_as("a", 3)
-    with tenants.admitted("b"):
+    with tenants.admit("b"):
         tenants.count_as("b", 6)  # another tenant has its own
 
 
 def test_a_batch_of_more_than_a_minutes_worth_is_paid_off_by_who_comes_next() -> None:
     clock = Clock()
-    tenants = Tenants(TenantLimits(requests_per_minute=3), clock=clock)
-    with tenants.admitted("a"):
+    tenants = TenantRateLimiter(TenantLimits(requests_per_minute=3), clock=clock)
+    with tenants.admit("a"):
         tenants.count_as("a", 10)
-    with pytest.raises(TooManyRequests) as refused, tenants.admitted("a"):
+    with pytest.raises(TooManyRequests) as refused, tenants.admit("a"):
         pass
     assert refused.value.retry_after_s == pytest.approx(8 * 20.0)
     clock.now += 8 * 20.0
-    with pytest.raises(TooManyRequests) as refused, tenants.admitted("a"):
+    with pytest.raises(TooManyRequests) as refused, tenants.admit("a"):
         tenants.count_as("a", 10)
     assert refused.value.retry_after_s == pytest.approx(2 * 20.0), "until it is full"
 
 
 def test_places_are_free_again_whatever_became_of_the_request() -> None:
-    tenants = Tenants(TenantLimits(concurrent_requests=2), max_in_work=3)
-    with tenants.admitted("a"):
-        with pytest.raises(ZeroDivisionError), tenants.admitted("a"):
+    tenants = TenantRateLimiter(TenantLimits(concurrent_requests=2), max_in_work=3)
+    with tenants.admit("a"):
+        with pytest.raises(ZeroDivisionError), tenants.admit("a"):
             raise ZeroDivisionError
-        with tenants.admitted("a"), pytest.raises(TooManyRequests), tenants.admitted("a"):
+        with tenants.admit("a"), pytest.raises(TooManyRequests), tenants.admit("a"):
             pass
-        with tenants.admitted("b"), tenants.admitted("b"), pytest.raises(TooManyRequests), tenants.admitted("c"):
+        with tenants.admit("b"), tenants.admit("b"), pytest.raises(TooManyRequests), tenants.admit("c"):
             pass  # the service is full
-    with tenants.admitted("a"), tenants.admitted("a"):
+    with tenants.admit("a"), tenants.admit("a"):
         pass
 
 
-def served_order(turns: Turns, arrivals: list[str]) -> list[str]:
+def served_order(turns: FairQueue, arrivals: list[str]) -> list[str]:
     """Who is served in which order where all have come before the first is served, one at a time."""
     queue: list[tuple[int, int, str]] = []
     with ExitStack() as open_turns:
         for place, tenant in enumerate(arrivals):
-            heapq.heappush(queue, (open_turns.enter_context(turns.turn(tenant)), place, tenant))
+            heapq.heappush(queue, (open_turns.enter_context(turns.ticket(tenant)), place, tenant))
         return [heapq.heappop(queue)[2] for _ in arrivals]
 
 
 def test_one_request_waits_for_at_most_one_of_each_other_tenant() -> None:
-    assert served_order(Turns(), ["flood"] * 100 + ["calm"]).index("calm") <= 1
-    order = served_order(Turns(), ["a"] * 5 + ["b"] * 5 + ["c"])
+    assert served_order(FairQueue(), ["flood"] * 100 + ["calm"]).index("calm") <= 1
+    order = served_order(FairQueue(), ["a"] * 5 + ["b"] * 5 + ["c"])
     assert order[:3] == ["a", "b", "c"]
     assert order == ["a", "b", "c", "a", "b", "a", "b", "a", "b", "a", "b"]
 
 
 def test_who_was_idle_has_no_credit_and_who_was_served_no_debt() -> None:
-    turns = Turns()
+    turns = FairQueue()
     for _ in range(50):
-        with turns.turn("busy"):
+        with turns.ticket("busy"):
             pass
-    with turns.turn("busy") as first, turns.turn("new") as second:
+    with turns.ticket("busy") as first, turns.ticket("new") as second:
         assert first == second, "both begin at the round that is served"
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=60))
 def test_within_a_tenant_nobody_overtakes(arrivals: list[str]) -> None:
-    turns, last = Turns(), dict[str, int]()
+    turns, last = FairQueue(), dict[str, int]()
     with ExitStack() as open_turns:
         for tenant in arrivals:
-            number = open_turns.enter_context(turns.turn(tenant))
+            number = open_turns.enter_context(turns.ticket(tenant))
             assert number > last.get(tenant, 0)
             last[tenant] = number
 
@@ -193,7 +194,7 @@ def test_the_engine_admits_by_round_however_many_have_been_served(served: int) -
 
 
 def limited(limits: TenantLimits) -> Callable[[Service], Service]:
-    return lambda service: replace(service, tenants=Tenants(limits))
+    return lambda service: replace(service, tenants=TenantRateLimiter(limits))
 
 
 def test_over_the_rate_the_answer_is_429_with_the_seconds_and_nothing_is_done() -> None:
@@ -253,22 +254,22 @@ def test_a_tenant_that_has_used_its_tokens_waits_and_so_do_its_edits_by_rule() -
         assert "tokens a minute" in refused.json()["detail"]
 
 
-class Rounds(ScriptedMerger):
-    """Notes in which round it is asked."""
+class Priorities(ScriptedMerger):
+    """Notes with which priority it is asked."""
 
-    rounds: ClassVar[list[int]] = []
+    priorities: ClassVar[list[int]] = []
 
-    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
-        self.rounds.append(current_round())
-        return super().merge(task, watcher)
+    def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
+        self.priorities.append(context.priority)
+        return super().merge(task, context, progress)
 
 
-def test_a_requests_round_is_known_where_the_model_is_asked() -> None:
-    merger = Rounds(FILE)
+def test_a_requests_priority_is_known_where_the_model_is_asked() -> None:
+    merger = Priorities(FILE)
     with serving(merger) as url:
         for _ in range(3):
             post(url, {"original": FILE, "edit": BLOCK, "mode": "model"})
-    assert merger.rounds == [1, 2, 3]
+    assert merger.priorities == [1, 2, 3]
 
 
 class Taking:
@@ -282,22 +283,18 @@ class Taking:
         raise EngineClosed("closed")
 
 
-def test_the_engine_is_told_the_round() -> None:
-    engine = Taking()
-    token = CURRENT.set(RequestRecord(round=7))
-    try:
-        with pytest.raises(EngineClosed):
-            run_together(cast(Any, engine), [(GenerationRequest([1], 1), None)], Watcher(), Run())
-    finally:
-        CURRENT.reset(token)
+def test_the_engine_is_told_the_priority() -> None:
+    engine, context = Taking(), RequestContext(priority=7)
+    with pytest.raises(EngineClosed):
+        run_together(cast(Any, engine), [(GenerationRequest([1], 1), None)], context, NO_PROGRESS, Run())
     assert [request.priority for request in engine.taken] == [7]
 
 
 def test_what_is_taken_counts_for_the_tenant_of_a_token_and_else_for_the_senders_network() -> None:
     """Behind a proxy all have one address, and tokens."""
     sent = {"type": "http", "client": ("10.0.0.1", 5)}
-    assert holder_of(sent | {KEY: Principal("ann", frozenset())}) == "ann"
-    assert holder_of(sent) == holder_of(sent | {"client": ("10.0.0.1", 6)}) == holder_of(sent | {KEY: LOCAL})
+    assert holder_of(sent | {PRINCIPAL_KEY: Principal("ann", frozenset())}) == "ann"
+    assert holder_of(sent) == holder_of(sent | {"client": ("10.0.0.1", 6)}) == holder_of(sent | {PRINCIPAL_KEY: LOCAL})
     assert holder_of(sent) != holder_of(sent | {"client": ("10.0.0.2", 5)})
     assert holder_of(sent | {"client": ("2001:db8::1", 5)}) == holder_of(sent | {"client": ("2001:db8::2", 5)})
     assert not NAME.fullmatch(holder_of(sent)), "a tenant cannot be called so"

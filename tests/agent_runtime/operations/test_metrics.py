@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from agent_runtime.request_context import Finished
 from agent_runtime.telemetry.metrics import EngineLook, Metering, Rolling
+from agent_runtime.telemetry.observer import RequestOutcome
 from agent_runtime.types import SourceUsage, Usage
 from engine.engine import EngineStats
 from engine.kv_cache.page_pool import PoolStats
@@ -96,7 +96,7 @@ def test_draft_tokens_are_split_by_source_and_what_became_of_them() -> None:
         prompt=100, cached=60, reused_approximate=30, recomputed=10, forwards=2, completion=40,
         by_source={"merge": SourceUsage(30, 28, 2), "output": SourceUsage(5, 0, 5)},
     )  # fmt: skip
-    metering.finished(Finished("/apply", "t", "merged", usage, {"total_ms": 20.0}, first_token_ms=15.0))
+    metering.on_outcome(RequestOutcome("/apply", "t", "merged", usage, {"total_ms": 20.0}, first_token_ms=15.0))
     text = metering.exposition("")[0].decode()
     assert 'hunk_draft_tokens_total{outcome="accepted",source="merge"} 28.0' in text
     assert 'hunk_draft_tokens_total{outcome="rejected",source="output"} 5.0' in text
@@ -166,7 +166,7 @@ def test_the_window_forgets_what_is_older() -> None:
     window = Rolling(window_s=10, max_requests=3, clock=lambda: now)
     usage = Usage(prompt=10, cached=4, reused_approximate=2, recomputed=4, completion=6, forwards=2)
     for outcome in ("noop", "merged", "merged", "rejected"):
-        window.finished(Finished("/apply", "t", outcome, usage, {"total_ms": 5.0}))
+        window.on_outcome(RequestOutcome("/apply", "t", outcome, usage, {"total_ms": 5.0}))
         now += 2
     rates = window.rates()
     assert rates["outcomes"] == {"merged": 2, "rejected": 1}, "no more than so many"

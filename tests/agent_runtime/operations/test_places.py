@@ -1,4 +1,4 @@
-"""Places on the processor: no more at once than there are, fairly by holder, and none is lost whoever leaves when."""
+"""CpuSlots on the processor: no more at once than there are, fairly by holder, and none is lost whoever leaves when."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ import httpx
 import pytest
 
 from agent_runtime.llm.interface import ChatAnswer, ChatRequest, ModelMerge, ModelTask
-from agent_runtime.progress import Watcher
-from agent_runtime.quotas import Places
-from tests.agent_runtime.noted_places import NotedPlaces
+from agent_runtime.progress import ProgressListener
+from agent_runtime.quotas import CpuSlots
+from agent_runtime.request_context import RequestContext
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger, ScriptedChat
+from tests.agent_runtime.recording_slots import RecordingSlots
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import post, serving
 
@@ -36,12 +37,12 @@ class Clock:
         return self.now
 
 
-def order_of(*works: tuple[str, float], places: Places, clock: Clock) -> list[str]:
+def order_of(*works: tuple[str, float], slots: CpuSlots, clock: Clock) -> list[str]:
     """In which order works of a holder and so many seconds get a place, one after the other, that come at once."""
     entered: list[str] = []
 
     async def work(holder: str, seconds: float) -> None:
-        async with places.place(holder):
+        async with slots.acquire(holder):
             entered.append(holder)
             await asyncio.sleep(0)
             clock.now += seconds
@@ -56,13 +57,13 @@ def order_of(*works: tuple[str, float], places: Places, clock: Clock) -> list[st
 def test_who_waits_is_let_in_by_the_time_that_its_holder_had() -> None:
     """Not by the number of its requests: 1 of 10 s counts as 10 of 1 s."""
     works = [("slow", 10.0)] * 3 + [("quick", 1.0)] * 12
-    order = order_of(*works, places=Places(1, clock=(clock := Clock())), clock=clock)
+    order = order_of(*works, slots=CpuSlots(1, clock=(clock := Clock())), clock=clock)
     assert "".join(each[0] for each in order) == "sq" + 9 * "q" + "sqqs"
 
 
 def test_within_a_holder_the_first_that_came_goes_first_and_equals_take_turns() -> None:
     works = [("a", 1.0)] * 3 + [("b", 1.0)] * 3 + [("c", 1.0)]
-    order = order_of(*works, places=Places(1, clock=(clock := Clock())), clock=clock)
+    order = order_of(*works, slots=CpuSlots(1, clock=(clock := Clock())), clock=clock)
     assert "".join(order) == "abcabab"
 
 
@@ -72,10 +73,10 @@ def test_slow_work_of_one_holder_never_has_all_places() -> None:
     async def run() -> list[str]:
         entered: list[str] = []
         end = asyncio.Event()
-        places = Places()
+        slots = CpuSlots()
 
         async def work(holder: str) -> None:
-            async with places.place(holder):
+            async with slots.acquire(holder):
                 entered.append(holder)
                 await end.wait()
 
@@ -94,11 +95,11 @@ def test_slow_work_of_one_holder_never_has_all_places() -> None:
 def test_who_comes_late_begins_with_what_the_last_one_had_and_has_not_saved_time_up() -> None:
     async def run() -> list[str]:
         clock = Clock()
-        places = Places(1, clock=clock)
+        slots = CpuSlots(1, clock=clock)
         entered: list[str] = []
 
         async def work(holder: str) -> None:
-            async with places.place(holder):
+            async with slots.acquire(holder):
                 entered.append(holder)
                 clock.now += 1.0
                 if entered.count("a") == 5 and "b" not in entered:
@@ -128,29 +129,29 @@ def test_never_more_than_there_are_and_all_are_free_again_whoever_leaves_when(se
         finally:
             num_inside -= 1
 
-    async def work(places: Places) -> None:
-        async with places.place(rng.choice("abc")) as give_back:
+    async def work(slots: CpuSlots) -> None:
+        async with slots.acquire(rng.choice("abc")) as release:
             early = rng.random() < 0.3
             with inside():
                 for _ in range(rng.randrange(4)):
                     await asyncio.sleep(0)
             if early:
-                give_back()
-                give_back()  # twice is once
+                release()
+                release()  # twice is once
                 await asyncio.sleep(0.001)
 
     async def crowd() -> None:
-        places = Places(3, 3)
-        tasks = [asyncio.create_task(work(places)) for _ in range(60)]
+        slots = CpuSlots(3, 3)
+        tasks = [asyncio.create_task(work(slots)) for _ in range(60)]
         for _ in range(30):
             await asyncio.sleep(0)
             rng.choice(tasks).cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.sleep(0.01)
         async with asyncio.timeout(1):  # all three can be had again
-            async with places.place("a"), places.place("a"), places.place("a"):
+            async with slots.acquire("a"), slots.acquire("a"), slots.acquire("a"):
                 pass
-        assert not places._used, "what is over is forgotten"
+        assert not slots._used, "what is over is forgotten"
 
     asyncio.run(crowd())
     assert most == 3
@@ -159,11 +160,11 @@ def test_never_more_than_there_are_and_all_are_free_again_whoever_leaves_when(se
 class SlowToTake(ScriptedMerger):
     """Takes a request no sooner than it answers it, as an engine in the middle of a long pass."""
 
-    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
+    def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
         assert self.hold is not None
-        watcher.entered("prefill")
+        context.release_slot()
         self.hold.wait()
-        return super().merge(task, watcher)
+        return super().merge(task, context, progress)
 
 
 @pytest.mark.parametrize("kind", [ScriptedMerger, SlowToTake])
@@ -186,24 +187,23 @@ def test_edits_that_wait_for_the_model_hold_no_place(kind: type[ScriptedMerger])
 
 @dataclass
 class PhasedChat(ScriptedChat):
-    """Tells its phases as a loaded model does, and notes them."""
+    """Releases its slot as a loaded model does, and records when."""
 
     events: list[str] = field(default_factory=list)
 
-    def answer(self, request: ChatRequest, watcher: Watcher) -> ChatAnswer:
-        watcher.entered("prompt")
+    def answer(self, request: ChatRequest, context: RequestContext, progress: ProgressListener) -> ChatAnswer:
         self.events.append("laid out")
-        watcher.entered("prefill")
+        context.release_slot()
         self.events.append("asked")
-        return super().answer(request, watcher)
+        return super().answer(request, context, progress)
 
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 CODE = "limit = 10\nretries = 3\n\n\ndef area(r):\n    return 3 * r * r\n"
 UPDATE = "limit = 10\nseconds = 5\nretries = 3\n\n# ... existing code ...\n"
 EDIT = {"messages": [{"role": "user", "content": f"<code>{CODE}</code><update>{UPDATE}</update>"}]}
-ASKED = ["taken", "taken", "laid out", "given back", "asked"]
-BY_RULE = ["taken", "taken"]
+ASKED = ["acquired", "acquired", "laid out", "released", "asked"]
+BY_RULE = ["acquired", "acquired"]
 
 
 @pytest.mark.parametrize(
@@ -214,8 +214,8 @@ BY_RULE = ["taken", "taken"]
         ("/v1/chat/completions", EDIT, BY_RULE),
         ("/v1/chat/completions", EDIT | {"stream": True}, BY_RULE),
         ("/v1/code/apply", {"initial_code": CODE, "edit_snippet": UPDATE}, BY_RULE),
-        ("/apply", {"original": FILE, "edit": BLOCK}, ["taken"]),
-        ("/apply", {"original": FILE, "edit": BLOCK, "stream": True}, ["taken"]),
+        ("/apply", {"original": FILE, "edit": BLOCK}, ["acquired"]),
+        ("/apply", {"original": FILE, "edit": BLOCK, "stream": True}, ["acquired"]),
     ],
 )
 def test_all_work_by_rule_has_a_place_and_none_is_held_while_the_model_is_asked(
@@ -223,7 +223,7 @@ def test_all_work_by_rule_has_a_place_and_none_is_held_while_the_model_is_asked(
 ) -> None:
     events: list[str] = []
     merger = ChattingMerger(FILE, chatting=PhasedChat(events=events))
-    with serving(merger, change=lambda service: replace(service, places=NotedPlaces(events))) as url:
+    with serving(merger, change=lambda service: replace(service, cpu_slots=RecordingSlots(events))) as url:
         answer = httpx.post(url + route, json={"model": "hunk"} | body if "/v1" in route else body, timeout=30)
     assert answer.status_code == 200, answer.text
     assert events == expected

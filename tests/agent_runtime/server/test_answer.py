@@ -13,7 +13,7 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.serialization import result_to_json
 from agent_runtime.server import responses
-from agent_runtime.server.responses import BLOCK_CHARACTERS, answer_of, json_in_steps
+from agent_runtime.server.responses import BLOCK_CHARACTERS, encode_result, json_in_steps
 from agent_runtime.types import ApplyRequest
 
 LONG = st.text(st.sampled_from('a"\\\n\x01é漢😀\u2028'), min_size=1).map(lambda text: text * BLOCK_CHARACTERS)
@@ -46,5 +46,5 @@ def test_no_long_text_is_encoded_at_once(num_lines: int, monkeypatch: pytest.Mon
         return to_json(value)
 
     monkeypatch.setattr(responses, "to_json", counted)
-    assert answer_of(result).content == to_json(result_to_json(result))
+    assert encode_result(result).content == to_json(result_to_json(result))
     assert max(lengths) <= BLOCK_CHARACTERS

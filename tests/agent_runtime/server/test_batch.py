@@ -13,9 +13,10 @@ import httpx
 import pytest
 
 from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.server.routes import apply as apply_batch
-from agent_runtime.server.routes.apply import AT_ONCE, MAX_REQUESTS
+from agent_runtime.server.routes.apply import MAX_CONCURRENT_REQUESTS, MAX_REQUESTS
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, post, serving
 
@@ -133,7 +134,7 @@ def test_what_is_quick_does_not_wait_for_what_is_slow() -> None:
 
 def test_a_bug_ends_one_request_and_not_the_others() -> None:
     class Buggy(ScriptedMerger):
-        def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
+        def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
             raise KeyError("of ours")
 
     with serving(Buggy()) as url:
@@ -145,17 +146,17 @@ def test_a_bug_ends_one_request_and_not_the_others() -> None:
 def test_a_client_that_leaves_ends_all() -> None:
     merger = ScriptedMerger(MERGED, hold=threading.Event())
     with serving(merger) as url:
-        with asking(url, {"requests": [ASKED | {"mode": "model"}] * (AT_ONCE + 50)}, to="/apply/batch"):
-            while len(merger.seen) < AT_ONCE:
+        with asking(url, {"requests": [ASKED | {"mode": "model"}] * (MAX_CONCURRENT_REQUESTS + 50)}, to="/apply/batch"):
+            while len(merger.seen) < MAX_CONCURRENT_REQUESTS:
                 time.sleep(0.01)
         assert merger.cancelled.wait(30)
         while httpx.get(f"{url}/metrics").text.count("hunk_http_requests_in_flight 1.0") != 1:
             time.sleep(0.01)  # only the one that asks
-    assert len(merger.seen) == AT_ONCE, "more has begun for nobody"
+    assert len(merger.seen) == MAX_CONCURRENT_REQUESTS, "more has begun for nobody"
 
 
 def test_a_client_that_does_not_read_holds_up_what_comes_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apply_batch, "AT_ONCE", 2)
+    monkeypatch.setattr(apply_batch, "MAX_CONCURRENT_REQUESTS", 2)
     merger = ScriptedMerger("x" * 1_000_000 + "\n")  # some of which the connection's buffers hold
     requests = [ASKED | {"mode": "model", "policy": "lenient"}] * 40
     with serving(merger) as url, asking(url, {"requests": requests}, to="/apply/batch") as connection:

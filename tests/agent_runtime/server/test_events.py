@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent_runtime.progress import Piece, Watcher
-from agent_runtime.server.events import MAX_PIECES, Events
+from agent_runtime.progress import Piece
+from agent_runtime.server.events import MAX_PIECES, EventQueue
 
 STEPS = st.lists(
     st.one_of(
@@ -47,17 +47,17 @@ PIECES = ("pieces", "", 0, [("x", "copied")])
 @example([PIECES, ("phase", "a.py", "prompt"), PIECES, ("take",), PIECES])
 def test_whenever_it_is_taken_it_says_what_was_told(steps: list[Any]) -> None:
     async def run() -> None:
-        events = Events(Watcher())
+        events = EventQueue()
         taken: list[dict[str, Any]] = []
         told: list[dict[str, Any]] = []
         for kind, *rest in steps:
             if kind == "phase":
                 path, phase = rest
-                events.entered(phase, path)
+                events.on_phase(phase, path)
                 told.append({"phase": phase, "path": path})
             elif kind == "pieces":
                 path, region, pairs = rest
-                events.wrote_pieces(region, [Piece(*pair) for pair in pairs], path)
+                events.on_pieces(region, [Piece(*pair) for pair in pairs], path)
                 told.append({"region": region, "path": path, "pieces": [{"text": t, "origin": o} for t, o in pairs]})
             else:
                 taken += [event.data() for event in events.take()]
@@ -69,9 +69,9 @@ def test_whenever_it_is_taken_it_says_what_was_told(steps: list[Any]) -> None:
 
 def test_what_nobody_takes_is_one_event_of_few_pieces() -> None:
     async def run() -> None:
-        events = Events(Watcher())
+        events = EventQueue()
         for number in range(20_000):
-            events.wrote_pieces(number % 2, [Piece("x", "copied")])
+            events.on_pieces(number % 2, [Piece("x", "copied")])
         waiting = events.take()
         assert len(waiting) == 2
         for event in waiting:
@@ -84,11 +84,11 @@ def test_what_nobody_takes_is_one_event_of_few_pieces() -> None:
 
 def test_it_is_woken_from_another_thread_and_waits_no_longer_than_it_is_told() -> None:
     async def run() -> None:
-        events = Events(Watcher())
+        events = EventQueue()
         assert not await events.wait(0.01)
         loop = asyncio.get_running_loop()
         waiting = asyncio.create_task(events.wait(30))
-        await loop.run_in_executor(None, events.entered, "merge")
+        await loop.run_in_executor(None, events.on_phase, "merge")
         assert await waiting
         events.take()
         assert not await events.wait(0.01), "what was taken is no longer there"

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from agent_runtime.llm.interface import ModelTask
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.server.request_body import MAX_DEPTH
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import serving
@@ -25,7 +26,7 @@ JSON = {"content-type": "application/json"}
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     class Buggy(ScriptedMerger):
-        def merge(self, task: ModelTask, watcher: Watcher) -> NoReturn:
+        def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> NoReturn:
             raise KeyError("of ours")
 
     with serving(Buggy()) as url:

@@ -19,7 +19,8 @@ from agent_runtime.client import Client
 from agent_runtime.errors import CorruptModel, EditRefused, HunkError, NoConnection, Stale
 from agent_runtime.limits import MAX_FILE_BYTES
 from agent_runtime.llm.interface import ModelTask
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.server.app import MAX_BODY_BYTES
 from agent_runtime.types import ApplyRequest, ReuseName
 from tests.agent_runtime.scripted import ScriptedMerger
@@ -128,7 +129,7 @@ def test_a_lone_surrogate_is_not_text(url: str, field: str) -> None:
 
 def test_a_bug_of_ours_is_a_problem_too() -> None:
     class Buggy(ScriptedMerger):
-        def merge(self, task: ModelTask, watcher: Watcher) -> NoReturn:
+        def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> NoReturn:
             raise KeyError("of ours")
 
     with serving(Buggy()) as url:

@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from agent_runtime.access import ALL_SCOPES, LOCAL, Principal
 from agent_runtime.errors import BadRequest, Busy, HunkError, KeyReused, ModelFailed
 from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.progress import Watcher
-from agent_runtime.server.idempotency import BYTES_BESIDE, KeptAnswers
-from agent_runtime.server.responses import Answer
+from agent_runtime.progress import ProgressListener
+from agent_runtime.request_context import RequestContext
+from agent_runtime.server.idempotency import BYTES_BESIDE, IdempotencyStore
+from agent_runtime.server.responses import EncodedAnswer
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, serving
 
@@ -95,9 +95,9 @@ def test_one_that_waits_takes_over_where_the_client_of_the_first_leaves() -> Non
     class Second(ScriptedMerger):
         """Holds until it is stopped the first time, and never again."""
 
-        def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
+        def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
             self.hold = None if self.seen else threading.Event()
-            return super().merge(task, watcher)
+            return super().merge(task, context, progress)
 
     merger = Second(MERGED)
     with serving(merger) as url, ThreadPoolExecutor() as clients:
@@ -117,8 +117,8 @@ def test_one_that_waits_takes_over_where_the_client_of_the_first_leaves() -> Non
 @pytest.mark.parametrize("fault", [Busy("full"), ModelFailed("broke down")])
 def test_a_failure_that_passes_is_not_kept(fault: HunkError) -> None:
     class Failing(ScriptedMerger):
-        def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
-            made = super().merge(task, watcher)
+        def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
+            made = super().merge(task, context, progress)
             if len(self.seen) == 1:
                 raise fault
             return made
@@ -152,21 +152,23 @@ def test_what_was_written_is_not_written_again(tmp_path: Path) -> None:
     assert (tmp_path / "a.py").read_text() == FILE
 
 
-def once(answers: KeptAnswers, key: str, answer: Answer, principal: Principal = LOCAL, request: bytes = b"") -> Answer:
-    async def work() -> Answer:
+def once(
+    answers: IdempotencyStore, key: str, answer: EncodedAnswer, tenant: str = "local", request: bytes = b""
+) -> EncodedAnswer:
+    async def work() -> EncodedAnswer:
         return answer
 
-    got = asyncio.run(answers.once(principal, key, request, work))
+    got = asyncio.run(answers.run_once(tenant, key, request, work))
     answers.check_integrity()
     return got
 
 
-OLD, NEW = Answer(200, b"old"), Answer(200, b"new")
+OLD, NEW = EncodedAnswer(200, b"old"), EncodedAnswer(200, b"new")
 
 
 def test_a_key_is_one_tenants() -> None:
-    answers = KeptAnswers()
-    other = Principal("other", ALL_SCOPES)
+    answers = IdempotencyStore()
+    other = "other"
     assert once(answers, "one", OLD).content == b"old"
     assert once(answers, "one", NEW, other).content == b"new"
     assert once(answers, "one", OLD, other).content == b"new"
@@ -174,22 +176,22 @@ def test_a_key_is_one_tenants() -> None:
 
 
 def test_a_key_is_one_tenants_while_the_request_is_worked_on_too() -> None:
-    answers = KeptAnswers()
+    answers = IdempotencyStore()
 
     async def run() -> None:
         begun, go_on = asyncio.Event(), asyncio.Event()
 
-        async def slow() -> Answer:
+        async def slow() -> EncodedAnswer:
             begun.set()
             await go_on.wait()
             return OLD
 
-        async def quick() -> Answer:
+        async def quick() -> EncodedAnswer:
             return NEW
 
-        first = asyncio.create_task(answers.once(LOCAL, "one", b"", slow))
+        first = asyncio.create_task(answers.run_once("local", "one", b"", slow))
         await begun.wait()
-        other = await asyncio.wait_for(answers.once(Principal("other", ALL_SCOPES), "one", b"other", quick), 30)
+        other = await asyncio.wait_for(answers.run_once("other", "one", b"other", quick), 30)
         go_on.set()
         assert (other.content, (await first).content) == (b"new", b"old")
 
@@ -198,7 +200,7 @@ def test_a_key_is_one_tenants_while_the_request_is_worked_on_too() -> None:
 
 def test_an_answer_is_kept_for_a_while() -> None:
     now = 0.0
-    answers = KeptAnswers(seconds=10, clock=lambda: now)
+    answers = IdempotencyStore(seconds=10, clock=lambda: now)
     once(answers, "one", OLD)
     now = 9.9
     assert once(answers, "one", NEW).content == b"old"
@@ -209,26 +211,26 @@ def test_an_answer_is_kept_for_a_while() -> None:
 
 
 def test_what_is_kept_is_bounded_and_one_tenant_pushes_out_no_other() -> None:
-    answers = KeptAnswers(max_bytes=10 * BYTES_BESIDE + 10 * 3)
-    once(answers, "one", OLD, Principal("other", ALL_SCOPES))
+    answers = IdempotencyStore(max_bytes=10 * BYTES_BESIDE + 10 * 3)
+    once(answers, "one", OLD, "other")
     for number in range(11):
         once(answers, f"key-{number}", OLD)
     assert once(answers, "key-10", NEW).content == b"old"
     assert once(answers, "key-0", NEW).content == b"new"
-    assert once(answers, "one", NEW, Principal("other", ALL_SCOPES)).content == b"old"
-    large = Answer(200, b"x" * 11 * BYTES_BESIDE)
+    assert once(answers, "one", NEW, "other").content == b"old"
+    large = EncodedAnswer(200, b"x" * 11 * BYTES_BESIDE)
     once(answers, "large", large)
     assert once(answers, "large", NEW).content == b"new"
     assert once(answers, "key-10", NEW).content == b"old", "it pushed out the others, and was not kept itself"
 
 
 def test_work_that_raises_leaves_nothing_behind() -> None:
-    answers = KeptAnswers()
+    answers = IdempotencyStore()
 
-    async def broken() -> Answer:
+    async def broken() -> EncodedAnswer:
         raise BadRequest("of no use")
 
     with pytest.raises(BadRequest):
-        asyncio.run(answers.once(LOCAL, "one", b"", broken))
+        asyncio.run(answers.run_once("local", "one", b"", broken))
     answers.check_integrity()
     assert once(answers, "one", NEW, request=b"other").content == b"new"

@@ -8,24 +8,25 @@ from collections.abc import Iterator
 from starlette.requests import Request
 from starlette.types import Message
 
-from agent_runtime.server.executor import Departure
+from agent_runtime.request_context import CancelToken, RequestContext
+from agent_runtime.server.executor import cancel_after_disconnect
 
 
 def test_what_runs_when_the_client_leaves_is_stopped() -> None:
     stopped: list[str] = []
-    departure = Departure()
-    departure.began(lambda: stopped.append("first"))
-    departure.began(lambda: stopped.append("second"))  # of several files
+    cancel = CancelToken()
+    cancel.add_callback(lambda: stopped.append("first"))
+    cancel.add_callback(lambda: stopped.append("second"))  # of several files
     assert stopped == []
-    departure.happen()
+    cancel.cancel()
     assert stopped == ["first", "second"], "they may have been asked at once"
 
 
 def test_what_begins_after_the_client_has_left_is_stopped_at_once() -> None:
     stopped: list[str] = []
-    departure = Departure()
-    departure.happen()
-    departure.began(lambda: stopped.append("only"))
+    cancel = CancelToken()
+    cancel.cancel()
+    cancel.add_callback(lambda: stopped.append("only"))
     assert stopped == ["only"]
 
 
@@ -37,7 +38,7 @@ def test_it_waits_for_the_connection_to_close() -> None:
         assert not stopped
         return next(messages)
 
-    departure = Departure()
-    departure.began(lambda: stopped.append("only"))
-    asyncio.run(departure.wait_for(Request({"type": "http"}, receive)))
+    context = RequestContext()
+    context.cancel.add_callback(lambda: stopped.append("only"))
+    asyncio.run(cancel_after_disconnect(Request({"type": "http"}, receive), context))
     assert stopped == ["only"]

@@ -128,8 +128,8 @@ def test_the_service_has_large_edits_done_aside_and_small_ones_itself(monkeypatc
 
     with serving(ScriptedMerger()) as url:
         before = [httpx.post(f"{url}/apply", json=body, timeout=60).json() for body in sent]
-    begin_here = pipeline._begin
-    monkeypatch.setattr(pipeline, "_begin", counted)
+    begin_here = pipeline._parse
+    monkeypatch.setattr(pipeline, "_parse", counted)
     with serving(ScriptedMerger(), change=wired) as url:
         after = [httpx.post(f"{url}/apply", json=body, timeout=60).json() for body in sent]
     assert [answer["status"] for answer in after] == ["merged", "merged"]

@@ -16,7 +16,8 @@ from httpx_sse import ServerSentEvent, connect_sse
 
 from agent_runtime.errors import Busy, Cancelled, ModelFailed, Stale
 from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.progress import Piece, Watcher
+from agent_runtime.progress import Piece, ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.server import events as apply_stream
 from agent_runtime.server.uvicorn_server import PatientConnection
 from agent_runtime.types import Usage
@@ -33,19 +34,20 @@ PIECES = [Piece("a =", "copied"), Piece(" 3", "generated"), Piece("\nb = 2\n", "
 class Telling(ScriptedMerger):
     """Tells what a real model tells, a piece a pass, and then does something else."""
 
-    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
-        watcher.began(self.cancelled.set)
-        watcher.entered("prefill")
+    def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
+        progress.on_start()
+        context.cancel.add_callback(self.cancelled.set)
+        progress.on_phase("prefill")
         for number, piece in enumerate(PIECES):
-            watcher.wrote(number + 1)
+            progress.on_tokens(number + 1)
             if number == 0:
-                watcher.entered("decode")
-            if watcher.wants_text:
-                watcher.wrote_pieces(0, [piece])
-        self.then(watcher)
+                progress.on_phase("decode")
+            if progress.wants_text:
+                progress.on_pieces(0, [piece])
+        self.then(progress)
         return ModelMerge(MERGED, False, Usage(prompt=10, recomputed=10, completion=5, forwards=3), {})
 
-    def then(self, watcher: Watcher) -> None:
+    def then(self, progress: ProgressListener) -> None:
         """Nothing else."""
 
 
@@ -93,7 +95,7 @@ def test_of_several_files_events_say_which() -> None:
 
 def test_what_is_refused_before_the_model_takes_it_on_is_an_ordinary_problem() -> None:
     class Full(ScriptedMerger):
-        def merge(self, task: ModelTask, watcher: Watcher) -> NoReturn:
+        def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> NoReturn:
             raise Busy("as many wait as may")
 
     with serving(Full()) as url:
@@ -125,7 +127,7 @@ def test_what_fails_behind_that_is_the_last_event(fault: Exception, kind: str) -
     has_begun = threading.Event()
 
     class Failing(Telling):
-        def then(self, watcher: Watcher) -> NoReturn:
+        def then(self, progress: ProgressListener) -> NoReturn:
             assert has_begun.wait(30)
             raise fault
 
@@ -173,14 +175,15 @@ def test_a_client_that_leaves_ends_the_work() -> None:
 class Gushing(ScriptedMerger):
     """Writes without end, and far more than any buffer on the way holds."""
 
-    def merge(self, task: ModelTask, watcher: Watcher) -> NoReturn:
-        watcher.began(self.cancelled.set)
+    def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> NoReturn:
+        progress.on_start()
+        context.cancel.add_callback(self.cancelled.set)
         piece = Piece("x" * 10_000, "generated")
         number = 0
         while not self.cancelled.is_set():
             number += 1
-            watcher.wrote(number)
-            watcher.wrote_pieces(0, [piece] * 100)
+            progress.on_tokens(number)
+            progress.on_pieces(0, [piece] * 100)
             time.sleep(0.001)
         raise Cancelled("whoever asked has left")
 
@@ -199,11 +202,12 @@ def test_one_that_reads_slowly_misses_nothing() -> None:
     text = "".join(f"{number}\n" for number in range(50_000))
 
     class Long(ScriptedMerger):
-        def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
-            watcher.began(self.cancelled.set)
+        def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
+            progress.on_start()
+            context.cancel.add_callback(self.cancelled.set)
             for start in range(0, len(text), 1000):
-                watcher.wrote(start + 1)
-                watcher.wrote_pieces(0, [Piece(text[start : start + 1000], "generated")])
+                progress.on_tokens(start + 1)
+                progress.on_pieces(0, [Piece(text[start : start + 1000], "generated")])
             return ModelMerge(text, False, Usage(), {})
 
     received = b""

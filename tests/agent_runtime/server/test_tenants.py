@@ -1,4 +1,4 @@
-"""Tenants over HTTP: each has its own workspaces and sessions, and finds nothing of another's."""
+"""TenantRateLimiter over HTTP: each has its own workspaces and sessions, and finds nothing of another's."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ import pytest
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import ModelUnavailable, Stale
-from agent_runtime.progress import Watcher
-from agent_runtime.server.routes.apply import work_of
+from agent_runtime.request_context import CancelToken, RequestContext
+from agent_runtime.server.routes.apply import apply_body
 from agent_runtime.server.schemas import ApplyBody, FileBody
 from agent_runtime.workspace.workspace import Workspace, write_if_merged
 
@@ -45,8 +45,8 @@ def no_model() -> NoReturn:
 def test_a_file_that_changes_behind_its_hash_is_neither_merged_nor_written(tmp_path: Path, body: ApplyBody) -> None:
     (tmp_path / "a.py").write_text(FILE)
     workspace = Changing(tmp_path)
-    result = work_of(Applier(no_model), workspace, body)(Watcher())
+    result = apply_body(Applier(no_model), workspace, body, RequestContext())
     assert (result.file.sha256_before, result.file.merged) == (HASH, "a = 3\nb = 2\n")
     with pytest.raises(Stale):
-        write_if_merged(workspace, result, Watcher())
+        write_if_merged(workspace, result, CancelToken())
     assert (tmp_path / "a.py").read_text() == OTHER

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.progress import Watcher
-from agent_runtime.request_context import Finished, Observer
+from agent_runtime.progress import ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.server.dependencies import Service
+from agent_runtime.telemetry.observer import Observer, RequestOutcome
 from agent_runtime.types import Usage
 from agent_runtime.workspace.registry import WorkspaceRegistry
 from tests.agent_runtime.scripted import ScriptedMerger
@@ -44,9 +45,9 @@ class Meddling(ScriptedMerger):
 
     first: Callable[[], object] = lambda: None
 
-    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
+    def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
         self.first()
-        return super().merge(task, watcher)
+        return super().merge(task, context, progress)
 
 
 @pytest.fixture
@@ -151,9 +152,10 @@ def test_nothing_is_written_for_a_client_that_has_left(root: Path) -> None:
 
         asked = threading.Event()
 
-        def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
+        def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
             told = threading.Event()
-            watcher.began(told.set)
+            progress.on_start()
+            context.cancel.add_callback(told.set)
             self.asked.set()
             assert told.wait(30), "nobody told it that the client has left"
             return ModelMerge(MERGED, False, Usage(), {})
@@ -161,8 +163,8 @@ def test_nothing_is_written_for_a_client_that_has_left(root: Path) -> None:
     class Told(Observer):
         outcomes: queue.Queue[str] = queue.Queue()
 
-        def finished(self, request: Finished) -> None:
-            self.outcomes.put(request.outcome)
+        def on_outcome(self, outcome: RequestOutcome) -> None:
+            self.outcomes.put(outcome.outcome)
 
     def told(service: Service) -> Service:
         service.metering.subscribe(Told())

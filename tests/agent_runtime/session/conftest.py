@@ -14,8 +14,9 @@ from agent_runtime.llm.interface import ChatAnswer, ChatModel, ChatRequest, Read
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import ProgressListener
 from agent_runtime.prompt import PromptForm
+from agent_runtime.request_context import RequestContext
 from agent_runtime.session import ServerSession
 from agent_runtime.workspace.workspace import Workspace
 from engine.decoder import Decoder
@@ -48,9 +49,9 @@ class Noting:
     def max_seq_len(self) -> int:
         return self.model.max_seq_len
 
-    def answer(self, request: ChatRequest, watcher: Watcher) -> ChatAnswer:
+    def answer(self, request: ChatRequest, context: RequestContext, progress: ProgressListener) -> ChatAnswer:
         self.requests.append(request)
-        return self.model.answer(request, watcher)
+        return self.model.answer(request, context, progress)
 
     @property
     def prompts(self) -> list[str]:

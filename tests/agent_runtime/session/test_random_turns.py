@@ -12,7 +12,8 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import EditRefused, FileMissing, ModelUnavailable
 from agent_runtime.llm.interface import ChatAnswer, ChatRequest, Merger, ReadyPrompt
 from agent_runtime.models.tokenizer import TokenizerBundle
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.session import PREAMBLE, ServerSession
 from agent_runtime.types import ReuseName, Usage
 from agent_runtime.workspace.workspace import Workspace
@@ -48,7 +49,7 @@ class Writing:
         self.num_asked = 0
         self.shown = ""
 
-    def answer(self, request: ChatRequest, watcher: Watcher) -> ChatAnswer:
+    def answer(self, request: ChatRequest, context: RequestContext, progress: ProgressListener) -> ChatAnswer:
         assert isinstance(request.prompt, ReadyPrompt)
         self.num_asked += 1
         self.shown = self.text.tokenizer.decode(request.prompt.token_ids)

@@ -24,7 +24,8 @@ from agent_runtime.errors import (
     Stale,
     TooLarge,
 )
-from agent_runtime.progress import Watcher
+from agent_runtime.progress import NO_PROGRESS, ProgressListener
+from agent_runtime.request_context import RequestContext
 from agent_runtime.session import PREAMBLE, HistoryMessage, SeenFile, ServerSession
 from agent_runtime.session import files as session_files
 from agent_runtime.types import total_usage
@@ -62,7 +63,7 @@ def test_an_exact_session_answers_as_a_model_that_sees_all_for_the_first_time(
     assert first.usage.cached == 0 < second.usage.cached < second.usage.prompt
     assert second.usage.reused_approximate == 0
     for request, answer in zip(model.requests, (first, second), strict=True):
-        again = model.model.answer(replace(request, salt=f"cold {request.prompt}"), Watcher())
+        again = model.model.answer(replace(request, salt=f"cold {request.prompt}"), RequestContext(), NO_PROGRESS)
         assert again.usage.cached == 0
         assert (again.text, again.finish_reason) == (answer.text, answer.finish_reason)
     assert session.messages == (
@@ -278,15 +279,16 @@ def test_a_context_has_only_so_many_files_and_bytes(begin: Begin, monkeypatch: p
     assert looked_at == ["0", "1"], "what will be refused is not read first"
 
 
-class Stopping(Watcher):
-    """Calls the first thing to do once the model has begun; stops it then."""
+class Stopping(ProgressListener):
+    """Calls the first thing to do once the model has begun; cancels the request then."""
 
-    def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, context: RequestContext, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self.context = context
         self.meanwhile = meanwhile
 
-    def began(self, stop: Callable[[], None]) -> None:
+    def on_start(self) -> None:
         self.meanwhile()
-        stop()
+        self.context.cancel.cancel()
 
 
 def test_a_question_that_fails_leaves_the_conversation_as_it_was(begin: Begin, model: Noting, root: Path) -> None:
@@ -295,8 +297,9 @@ def test_a_question_that_fails_leaves_the_conversation_as_it_was(begin: Begin, m
     session.ask("What is it?", max_tokens=2)
     before = session.state()
     (root / "a.py").write_text(A.replace("x + 5", "x + 555"))
+    context = RequestContext()
     with pytest.raises(Cancelled):
-        session.ask("And now?", max_tokens=500, temperature=10.0, watcher=Stopping())
+        session.ask("And now?", max_tokens=500, temperature=10.0, context=context, progress=Stopping(context))
     after = session.state()
     assert (after.messages, after.usage) == (before.messages, before.usage)
     answer = session.ask("Is it?", max_tokens=2)
@@ -323,8 +326,10 @@ def test_one_call_works_at_a_time(begin: Begin) -> None:
         assert session.state().files == ()
 
     def ask() -> None:
+        context = RequestContext()
+        progress = Stopping(context, meanwhile)
         with pytest.raises(Cancelled):
-            session.ask("?", max_tokens=500, temperature=10.0, watcher=Stopping(meanwhile))
+            session.ask("?", max_tokens=500, temperature=10.0, context=context, progress=progress)
 
     thread = threading.Thread(target=ask)
     thread.start()

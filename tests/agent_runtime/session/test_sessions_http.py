@@ -1,4 +1,4 @@
-"""Sessions over HTTP do what they do in process, whole or in a stream; SmolLM2 on a real socket."""
+"""SessionRegistry over HTTP do what they do in process, whole or in a stream; SmolLM2 on a real socket."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
-from agent_runtime.llm import chat
-from agent_runtime.llm.generate import run_together
-from agent_runtime.request_context import Finished, Observer
 from agent_runtime.server.dependencies import Service
+from agent_runtime.telemetry.observer import Observer, RequestOutcome
 from agent_runtime.workspace.registry import WorkspaceRegistry
-from tests.agent_runtime.noted_places import NotedPlaces
+from engine.engine import Engine
+from tests.agent_runtime.recording_slots import RecordingSlots
 from tests.agent_runtime.serving import serving
 from tests.agent_runtime.session.conftest import A, B, Begin, Served
 
@@ -30,10 +29,10 @@ class Kept(Observer):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
-        self.told: list[Finished] = []
+        self.told: list[RequestOutcome] = []
 
-    def finished(self, request: Finished) -> None:
-        self.told.append(request)
+    def on_outcome(self, outcome: RequestOutcome) -> None:
+        self.told.append(outcome)
 
 
 @pytest.fixture
@@ -229,20 +228,22 @@ def test_what_a_session_does_by_rule_has_a_place_until_the_model_is_asked(
 ) -> None:
     events: list[str] = []
 
-    def noted(*arguments: Any) -> None:
-        events.append("asked")
-        run_together(*arguments)
+    generate = Engine.generate
 
-    monkeypatch.setattr(chat, "run_together", noted)
+    def record(*arguments: Any) -> Any:
+        events.append("asked")
+        return generate(*arguments)
+
+    monkeypatch.setattr(Engine, "generate", record)
 
     def change(service: Service) -> Service:
-        return replace(service, workspaces=WorkspaceRegistry(root), places=NotedPlaces(events))
+        return replace(service, workspaces=WorkspaceRegistry(root), cpu_slots=RecordingSlots(events))
 
     calls: list[tuple[str, dict[str, Any], list[str]]] = [
-        ("read", {"paths": ["b.py"]}, ["taken"]),
-        ("ask", {"question": "What?", "max_tokens": 1}, ["taken", "given back", "asked"]),
-        ("ask", {"question": "And?", "max_tokens": 1, "stream": True}, ["taken", "given back", "asked"]),
-        ("apply", {"edit": EDIT, "path": "b.py"}, ["taken"]),
+        ("read", {"paths": ["b.py"]}, ["acquired"]),
+        ("ask", {"question": "What?", "max_tokens": 1}, ["acquired", "released", "asked"]),
+        ("ask", {"question": "And?", "max_tokens": 1, "stream": True}, ["acquired", "released", "asked"]),
+        ("apply", {"edit": EDIT, "path": "b.py"}, ["acquired"]),
     ]
     with serving(served, change=change) as url, httpx.Client(base_url=url, timeout=60) as client:
         at = begun(client)
