@@ -421,15 +421,14 @@ def _group_statements(keys: Sequence[str], numbers: Sequence[int]) -> list[tuple
                 found.append((at, end + 1))
                 break
     starts = [at for at in range(len(numbers)) if not at or numbers[at] != numbers[at - 1]]
+    # A statement has words in its last line, and does not begin with a comment.
     ranges = zip(starts, [*starts[1:], len(numbers)], strict=True)
-    return sorted(
-        {*found, *((a, z) for a, z in ranges if 1 < z - a <= _MAX_STATEMENT and _is_statement(keys[a], keys[z - 1]))}
+    found += (
+        (a, z)
+        for a, z in ranges
+        if 1 < z - a <= _MAX_STATEMENT and any(map(str.isalnum, keys[z - 1])) and not is_comment(keys[a])
     )
-
-
-def _is_statement(first: str, last: str) -> bool:
-    """Tell whether a range of lines is a statement with words at both its ends, and no comment."""
-    return any(map(str.isalnum, last)) and not is_comment(first)
+    return sorted(set(found))
 
 
 def _find_block_comments(keys: Sequence[str]) -> list[tuple[int, int]]:
