@@ -34,7 +34,7 @@ def test_the_limits_are_those_that_hold() -> None:
     for said in (
         f"{files.MAX_SESSION_FILES}, of {files.MAX_BYTES / 1e6:.1f} MB together",
         f"{one_session.MAX_ANSWER_TOKENS:,} tokens by default",
-        f"{registry.MAX_OF_TENANT} of a tenant and {registry.MAX_IN_ALL} in all",
+        f"{registry.MAX_OF_TENANT} per tenant and {registry.MAX_IN_ALL} in all",
     ):
         assert said in limits
     assert registry.IDLE_SECONDS == 3600, "an hour"
