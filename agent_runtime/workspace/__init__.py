@@ -1,1 +1,1 @@
-"""Folders that are read and written: confinement, atomic writes, and their index."""
+"""Workspaces: confined reads, atomic writes, and an index of the files' tokens."""

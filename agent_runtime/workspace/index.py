@@ -1,4 +1,4 @@
-"""The tokens and spans of a root's files, kept up to date by a watcher."""
+"""The index of a root's files as tokens and spans, kept up to date by a file watcher."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from repo_cache.tokenizer import BPETokenizer
 from repo_cache.types import FileTokens
 
 WatchState = Literal["idle", "indexing", "watching", "failed", "closed"]
-"""`idle`: nobody has asked for a file yet. `failed`: the folder cannot be watched, and no file of it is known."""
+"""`idle`: no file was asked for yet. `failed`: the folder cannot be watched, and the index is empty."""
 
 
 class TokenIndex(Protocol):
-    """Whoever may have the tokens of a file at hand."""
+    """Finds the tokens of files."""
 
     def find_tokens(self, path: str, text: str, root: str = "") -> FileTokens | None:
-        """Those of the file at `path` (relative, POSIX) below `root`, if they are of just this text; else None.
+        """Return the tokens of the file at `path` (relative, POSIX) below `root`, None unless they are of this text.
 
-        Without a root, the path is taken below whichever folder is usual.
+        Without a root, the path is below the default folder.
         """
         ...
 
     def close(self) -> None:
-        """Look at no more files."""
+        """Stop indexing."""
         ...
 
 
 class WatchedIndex:
-    """A watched folder, which is indexed once the first file of it is asked for: most edits need no tokens.
+    """Indexes a folder when its first file is asked for, since most edits need no tokens, and then watches it.
 
-    Until it is, and where it cannot be, no file is known.
+    Until the index is built, or if it cannot be, no tokens are found.
     """
 
     def __init__(
         self, root: Path, tokenizer: BPETokenizer, store: Path | None = None, say: Callable[[str], None] = print
     ) -> None:
-        """`store` keeps the tokens for the next time; `say` is told, in a line, where the folder cannot be watched."""
+        """`store` keeps the tokens on disk for the next start; `say` reports that the folder cannot be watched."""
         self._root = root
         self._tokenizer = tokenizer
         self._store = store
@@ -55,7 +55,7 @@ class WatchedIndex:
 
     @property
     def state(self) -> WatchState:
-        """What it does."""
+        """The state of the index."""
         with self._lock:
             if self._closed:
                 return "closed"
@@ -67,24 +67,24 @@ class WatchedIndex:
 
     @property
     def fault(self) -> str:
-        """Why the folder cannot be watched; "" where it can."""
+        """Why the folder cannot be watched, or ""."""
         return self._fault
 
     @property
     def progress(self) -> IndexProgress | None:
-        """How far a long indexing is, while it goes on; None where there is nothing to tell."""
+        """Progress of a long indexing, else None."""
         return self._progress
 
     @property
     def cache(self) -> RepoCache | None:
-        """What the folder holds, once it is indexed."""
+        """The index of the folder, None until it is built."""
         return self._cache
 
     def find_tokens(self, path: str, text: str, root: str = "") -> FileTokens | None:
-        """Those of the file at `path`, if they are of just this text; never waits.
+        """Return the tokens of the file at `path`, None unless they are of this text; never waits.
 
-        The hash is that of the file's bytes, so a file with a BOM, other line endings or another encoding than UTF-8 is
-        not known: the model sees another text.
+        Hashes are of the file's bytes, so a file with a BOM, other line endings or another encoding than UTF-8 is not
+        found: the model sees another text.
         """
         if root and Path(root) != self._root:
             return None
@@ -96,14 +96,14 @@ class WatchedIndex:
         return found if found is not None and found.content_hash == sha256(text.encode()).hexdigest() else None
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Index now, and tell whether the folder is watched then."""
+        """Build the index now; returns whether the folder is watched."""
         self.start()
-        if self._thread is not None:  # None where it was closed before
+        if self._thread is not None:  # None if it was closed before
             self._thread.join(timeout_s)
         return self._cache is not None
 
     def close(self) -> None:
-        """Stop watching; an indexing that still goes on is of no use to anybody, and is not waited for."""
+        """Stop watching; does not wait for a running indexing."""
         with self._lock:
             self._closed = True
             cache, self._cache = self._cache, None
@@ -111,7 +111,7 @@ class WatchedIndex:
             cache.close()
 
     def start(self) -> None:
-        """Index, in a thread of its own, unless that was done already."""
+        """Start indexing in a thread, once."""
         with self._lock:
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._build, name="hunk-watch", daemon=True)
@@ -120,7 +120,7 @@ class WatchedIndex:
     def _build(self) -> None:
         try:
             cache = RepoCache.open(self._root, self._tokenizer, store=self._store, progress=self._on_progress)
-        except Exception as error:  # noqa: BLE001 -- the outermost loop of this thread: edits do without it
+        except Exception as error:  # noqa: BLE001 -- the outermost loop of this thread; edits work without the index
             self._fault = str(error)
             self._say(f"{self._root} is not watched, its files are encoded anew for each edit: {error}")
             return

@@ -1,11 +1,11 @@
 """The write-ahead journal of file writes, and locks on folders.
 
-<folder>/<hash of the root>/         is locked by whoever writes below that root with this journal
-                            <id>.json  of a write that goes on, or was broken off
+<folder>/<hash of the root>/             locked while a process writes below that root with this journal
+                            <id>.json    record of a running or interrupted write
 
-The folder lies apart from the files, and only its owner writes there: what it says is done. A copy of the record lies
-beside the files (`record_copies.py`), for those who have another journal; it is believed less. A record names only
-paths below its root, and what is done about it is done by descriptors (`sandbox.py`).
+The journal is private to its owner, so its records are trusted. Copies of a record lie next to the files
+(`record_copies.py`) for processes with another journal; they are checked before use. A record names only paths below
+its root, and recovery opens them relative to open folders (`sandbox.py`).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from agent_runtime.errors import BadFile
 from repo_cache.files import FOLDER_FLAGS, make_private, open_below
 
 NUM_TRIES = 16
-"""Times that folders are locked anew, because another folder had taken the place of one meanwhile."""
+"""Attempts to lock folders; another is made when a folder was replaced meanwhile."""
 
 NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
-"""How flock fails on a file system without locks of folders, such as NFS."""
+"""Errors of flock on a file system that cannot lock folders, such as NFS."""
 
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Wait until nobody else, in any process, holds this; a process that is killed holds it no more. Raises OSError."""
+    """Lock a folder against other threads and processes; the kernel releases it if the process dies. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -47,11 +47,10 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lock_folders(root: Path, folders: Collection[str]) -> Iterator[None]:
-    """Wait until nobody else holds any of these folders below the root, and hold them all.
+    """Lock all of these folders below the root.
 
-    They are locked in order of device and inode, whatever they are called: two holders never wait for each other. A
-    folder that is not there, cannot be listed or has no locks is left out. Raises BadFile where folders keep changing,
-    or none can be opened any more.
+    They are locked in order of device and inode, so that two processes never deadlock. A folder that is missing, cannot
+    be listed or has no locks is left out. Raises BadFile if folders keep changing, or cannot be opened.
     """
     for _ in range(NUM_TRIES):
         with contextlib.ExitStack() as opened:
@@ -72,9 +71,9 @@ def lock_folders(root: Path, folders: Collection[str]) -> Iterator[None]:
 
 
 def lock_new_folder(root: Path, folder: str, stack: contextlib.ExitStack) -> None:
-    """Lock a folder that was just made, for as long as the stack lasts; raises BlockingIOError, or OSError.
+    """Lock a folder that was just made, until the stack is closed; raises BlockingIOError, or OSError.
 
-    Does not wait: this holder has locked other folders, and who holds this one may wait for those.
+    Does not wait, to avoid a deadlock: this process holds other folders, for which the holder of this one may wait.
     """
     descriptor = open_below(root, folder, FOLDER_FLAGS)
     stack.callback(os.close, descriptor)
@@ -82,7 +81,7 @@ def lock_new_folder(root: Path, folder: str, stack: contextlib.ExitStack) -> Non
 
 
 def _open_folders(root: Path, folders: Collection[str], stack: contextlib.ExitStack) -> dict[tuple[int, int], int]:
-    """The descriptors of the folders by device and inode; the stack closes them, which gives their locks back."""
+    """Return the folders' descriptors by device and inode; the stack closes them, which releases their locks."""
     by_inode = {}
     for folder in folders:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
@@ -106,15 +105,15 @@ LOG = logging.getLogger("hunk.journal")
 VERSION = 2
 RECORD_ID = re.compile(r"[0-9a-f]{16}")
 MAX_RECORD_BYTES = 64 << 20
-"""A record longer than this is none of ours."""
+"""A longer record is not ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """The change of one real path. `before` and `after` are what stands there (`ConfinedFolder.read_digest`).
 
-    In the same folder `staged` holds the new bytes until they are renamed, and `kept` the old ones from then on until
-    all is done; "" where there are none.
+    `staged` is the name in the same folder of the new bytes before the rename, `kept` that of the old bytes after it,
+    until the write is finished; "" if there are none.
     """
 
     real: str
@@ -126,9 +125,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One write. `committing`: all new bytes are on the disk, and names may have been changed.
+    """A write. `committing`: all new bytes are on the disk, and renames may have begun.
 
-    `folders` were not there before, the outermost first.
+    `folders` are those that the write makes, the outermost first.
     """
 
     id: str
@@ -137,7 +136,7 @@ class Record:
     committing: bool = False
 
     def find_home(self, entry: Entry) -> str:
-        """The entry's folder, or where the write makes that one, the next above that was there before."""
+        """Return the entry's folder, or the nearest folder above it that the write does not make."""
         folder = entry.real.rpartition("/")[0]
         while folder in self.folders:
             folder = folder.rpartition("/")[0]
@@ -145,16 +144,16 @@ class Record:
 
     @property
     def homes(self) -> frozenset[str]:
-        """The folders that the writer has locked; in each lies a copy of the record while names change."""
+        """The folders that the writer locks; each holds a copy of the record during the renames."""
         return frozenset(map(self.find_home, self.entries))
 
 
 class UnknownVersion(ValueError):
-    """Another version of the program wrote the record, and may still want it."""
+    """The record was written by another version of the program, which may still need it."""
 
 
 class Journal:
-    """The records of writes below one root."""
+    """Records of the writes below one root."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self.root = root
@@ -162,20 +161,20 @@ class Journal:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep all others with this journal from writing below the root; raises OSError."""
+        """Lock the journal: one process at a time writes below the root with it. Raises OSError."""
         make_private(self._folder.parent)
         make_private(self._folder)
         with lock_folder(self._folder):
             yield
 
     def has_records(self) -> bool:
-        """Whether there is a record: of a write that goes on, or was broken off."""
+        """Whether there is a record of a running or interrupted write."""
         return any(self._folder.glob("*.json"))
 
     def read_records(self) -> list[Record]:
-        """All records, while the journal is locked; those that cannot be read are said, and forgotten.
+        """Return all records; the journal is locked. Unreadable records are logged and removed.
 
-        One of another version is said and stays. What a note that was broken off has left is removed.
+        A record of another version is logged and kept. Temporary files of interrupted calls of `write` are removed.
         """
         records = []
         for path in self._folder.glob(f"*{TEMPORARY}"):
@@ -192,19 +191,19 @@ class Journal:
         return records
 
     def write(self, record: Record, *, sync: bool) -> None:
-        """Put a record in place of the one with its id, at once; with `sync` it lasts through a power cut, too."""
+        """Write a record atomically; with `sync` it survives a power cut, too. Raises OSError."""
         content = json.dumps({"version": VERSION, "root": os.fspath(self.root), **asdict(record)})
         replace_file(self._folder / f"{record.id}.json", content.encode("ascii"), sync=sync)
         for folder in (self._folder, *list(self._folder.parents)[:2]) if sync else ():  # the parents may be new, too
             sync_folder(folder)
 
     def remove(self, record: Record) -> None:
-        """The write is over; raises OSError."""
+        """Remove the record of a finished write; raises OSError."""
         (self._folder / f"{record.id}.json").unlink(missing_ok=True)
 
 
 def find_journals(folder: Path, root: Path) -> list[Journal]:
-    """The journals with records whose root is this one, lies in it or around it; never raises OSError."""
+    """Return the journals with records of this root, of one in it or of one around it; never raises OSError."""
     roots = {root}
     for path in folder.glob("*/*.json"):
         with contextlib.suppress(OSError, ValueError, RecursionError):
@@ -217,7 +216,7 @@ def find_journals(folder: Path, root: Path) -> list[Journal]:
 
 
 def parse_record(record_id: str, noted: dict[str, Any]) -> Record:
-    """The record as it was noted; raises UnknownVersion, or ValueError where it names anything but files of a write."""
+    """Parse a record's JSON; raises UnknownVersion, or ValueError if it names anything but files of a write."""
     if noted.get("version") != VERSION:
         raise UnknownVersion if isinstance(noted.get("version"), int) else ValueError("no record")
     entries, folders, committing = (noted.get(key) for key in ("entries", "folders", "committing"))
@@ -240,7 +239,7 @@ def _parse_entry(record_id: str, noted: object) -> Entry:
 
 
 def _is_path(value: object) -> bool:
-    """Whether it is a relative path that leads nowhere else before it leads down."""
+    """Whether it is a relative, normalised path; '..' may stand at its beginning only."""
     if not isinstance(value, str) or "\0" in value:
         return False
     names = value.split("/")
@@ -250,7 +249,7 @@ def _is_path(value: object) -> bool:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """What a file says; raises OSError or ValueError."""
+    """Read a file's JSON object; raises OSError or ValueError."""
     with path.open("rb") as file:
         noted = json.loads(file.read(MAX_RECORD_BYTES))
     if not isinstance(noted, dict):

@@ -1,14 +1,14 @@
-"""Copies of a write's record beside its targets, for those who have another journal, or another root.
+"""Copies of a write's journal record next to its targets, for processes with another journal or root.
 
-    <folder of a target>/.<id>.record.hunk   lies there while names change
+    <folder of a target>/.<id>.record.hunk   exists while the write renames files
 
-Its paths are relative to the folder that it lies in. Whoever holds the locks of all folders of a record, and finds a
-copy, knows that the writer is gone. Anybody may have put there what lies in a repository, so a copy is believed only
+Its paths are relative to its folder. A process that has locked all folders of a record and finds a copy knows that the
+writer is gone. Anybody may put files into a repository, so a copy is trusted only
 
-- where it names its own inode: no checkout, archive or other tool can know that before it makes the file;
-- where a copy that says the same lies in every folder that it would have changed: who put them there may write in each
-  of these folders, and so could have renamed the files without us. In a sticky folder (/tmp) that is not so, and a
-  copy has to be this user's own.
+- if it contains its own inode number: no checkout, archive or other tool knows that before it makes the file;
+- if every folder that it would change holds an equal copy: whoever made them may write in each of these folders, and so
+  could have renamed the files without us. In a sticky folder (/tmp) that is not so; there a copy must belong to the
+  current user.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from repo_cache.files import FOLDER_FLAGS, READ_FLAGS, open_below
 COPY = re.compile(r"\.([0-9a-f]{16})\.record\.hunk", re.ASCII)
 
 MAX_FOLDERS = 20_000
-"""Folders that are searched at a start; in the others a copy is found before the next write there."""
+"""Limit of the folders searched at start; in others a copy is found before the next write there."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordCopy:
-    """One copy: the folder that it lies in, and its record with paths relative to the root.
+    """A copy's folder, and its record with paths relative to the root.
 
-    `above` is how many folders above the root the record reaches; its paths are then relative to that folder.
+    If `above` is not 0, the record reaches so many folders above the root, and its paths are relative to `folder`.
     """
 
     folder: str
@@ -48,7 +48,7 @@ class RecordCopy:
 
 
 def write_copies(root: ConfinedFolder, record: Record) -> None:
-    """Put a copy into each of the record's folders, onto the disk but for their names; raises OSError."""
+    """Write and sync a copy in each of the record's folders; raises OSError. The folders are not synced."""
     for folder in record.homes:
         descriptor = open_below(root.root, folder, FOLDER_FLAGS)
         try:
@@ -64,7 +64,7 @@ def write_copies(root: ConfinedFolder, record: Record) -> None:
 
 
 def remove_copies(root: ConfinedFolder, record: Record) -> None:
-    """The write is over; raises OSError where a copy is there and cannot be removed."""
+    """Remove the copies of a finished write; raises OSError if one cannot be removed."""
     for folder in record.homes:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             descriptor = open_below(root.root, folder, FOLDER_FLAGS)
@@ -75,7 +75,7 @@ def remove_copies(root: ConfinedFolder, record: Record) -> None:
 
 
 def has_copy(root: ConfinedFolder, record: Record) -> bool:
-    """Whether any copy of the record is there; raises OSError."""
+    """Whether any copy of the record exists; raises OSError."""
     for folder in record.homes:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             descriptor = open_below(root.root, folder, FOLDER_FLAGS)
@@ -88,7 +88,7 @@ def has_copy(root: ConfinedFolder, record: Record) -> bool:
 
 
 def find_copies(root: ConfinedFolder, folders: Iterable[str]) -> list[RecordCopy]:
-    """All copies in these folders that name their own inode; the others are said. Raises OSError."""
+    """Return the valid copies in these folders, and log the others. Raises OSError."""
     found = []
     for folder in folders:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
@@ -109,7 +109,7 @@ def find_copies(root: ConfinedFolder, folders: Iterable[str]) -> list[RecordCopy
 
 
 def find_folders_with_copies(root: ConfinedFolder) -> Iterator[str]:
-    """The folders below the root that hold one, as far as they can be listed and there are not too many."""
+    """Yield the folders below the root that hold a copy, of the first `MAX_FOLDERS` that can be listed."""
     waiting, seen = [""], 0
     while waiting and seen < MAX_FOLDERS:
         folder = waiting.pop()
@@ -133,7 +133,7 @@ def _make_name(record_id: str) -> str:
 
 
 def _read_copy(descriptor: int, folder: str, name: str) -> RecordCopy:
-    """Raises OSError, HunkError, ValueError or RecursionError."""
+    """Read and check one copy; raises OSError, HunkError, ValueError or RecursionError."""
     copy = os.open(name, READ_FLAGS, dir_fd=descriptor)
     state = os.fstat(copy)
     noted = json.loads(bytes_of(copy, name, MAX_RECORD_BYTES))
@@ -148,7 +148,7 @@ def _read_copy(descriptor: int, folder: str, name: str) -> RecordCopy:
 
 
 def _resolve_copy(record: Record, folder: str) -> RecordCopy:
-    """The copy with its paths relative to the root, or to a folder above it; raises ValueError."""
+    """Make the paths relative to the root, unless they reach above it; raises ValueError."""
     moved = _relocate(record, folder, back=True)
     above = max(each.real.split("/").count("..") for each in moved.entries) if moved.entries else 0
     if above:
@@ -160,7 +160,7 @@ def _resolve_copy(record: Record, folder: str) -> RecordCopy:
 
 
 def _relocate(record: Record, folder: str, *, back: bool = False) -> Record:
-    """The record with its paths relative to a folder below the root, or back from there."""
+    """Make the record's paths relative to a folder below the root; with `back`, the reverse."""
 
     def move(path: str) -> str:
         return posixpath.normpath(posixpath.join(folder, path)) if back else posixpath.relpath(f"/{path}", f"/{folder}")

@@ -1,7 +1,7 @@
-"""Replaces single files, and finishes or undoes a write of several files that was interrupted.
+"""Replaces single files, and finishes or undoes an interrupted write of several files.
 
-Each file is told by its mark: it is as it was before, or as it should be after, or somebody else has written it since.
-The last is on the side of the new files where our rename had been done (the staged file is gone), else of the old ones.
+A file's digest says whether it is old, new, or written by another process since. In the last case it counts as new if
+our rename had been done (the staged file is gone), else as old.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ SHA256_LEN = 64
 
 
 def commit_entry(root: ConfinedFolder, entry: Entry) -> None:
-    """Put the new state in place of the old, which is kept; raises Stale where another stands there, or OSError.
+    """Replace the old state by the new one and keep a backup; raises Stale if the state is neither, or OSError.
 
-    Looked at and renamed in the same open folder. What somebody writes between the two, microseconds later, is lost: no
-    rename is told what it may replace. A file that comes up where none was is never lost.
+    The check and the rename use the same open folder. A write by another process between the two, microseconds, is
+    lost, since a rename cannot check what it replaces. A file that appears where none was is never lost.
     """
     with root.open_parent(entry.real) as (folder, name):
         now = read_digest_at(folder, name)
@@ -52,7 +52,7 @@ def commit_entry(root: ConfinedFolder, entry: Entry) -> None:
 
 
 def restore_entry(root: ConfinedFolder, entry: Entry) -> None:
-    """Put the old state in place of the new; raises OSError, or Stale where a file came up where one was deleted."""
+    """Replace the new state by the old one; raises OSError, or Stale if a file appeared where one was deleted."""
     with root.open_parent(entry.real) as (folder, name):
         if entry.before == ABSENT:
             os.unlink(name, dir_fd=folder)
@@ -63,10 +63,10 @@ def restore_entry(root: ConfinedFolder, entry: Entry) -> None:
 
 
 def create_file(folder: int, name: str, data: bytes, like: os.stat_result | None) -> None:
-    """Write a file that is not there yet, onto the disk, with the mode bits and the owner of another; raises OSError.
+    """Create a file in an open folder and sync it; raises OSError.
 
-    Without one it gets what the umask leaves, as any new file does. The bits that have a program run as its owner go,
-    as they do where a file is written in place; the owner stays as far as this process may give files away.
+    It takes the mode bits of `like`, without setuid and setgid, and its owner if this process may change owners.
+    Without `like` it takes the mode that the umask leaves.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(name, flags, 0o666 if like is None else 0o600, dir_fd=folder)
@@ -82,13 +82,13 @@ def create_file(folder: int, name: str, data: bytes, like: os.stat_result | None
 
 
 def make_stale_error(path: str, now: str) -> Stale:
-    """That something else stands at a path than the edit was made for; `now` is its mark."""
+    """Return the error for a path whose content is not the expected one; `now` is its digest."""
     current = now if len(now) == SHA256_LEN else ""
     return Stale(f"{path} changed while the edit was made; apply it again", current_sha256=current)
 
 
 def _rename_to_free(folder: int, old_name: str, new_name: str) -> None:
-    """Rename to where nothing stands; raises Stale, or OSError."""
+    """Rename to a name that is not taken; raises Stale if it is, or OSError."""
     try:
         os.link(old_name, new_name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:
@@ -102,13 +102,13 @@ def _rename_to_free(folder: int, old_name: str, new_name: str) -> None:
 
 
 def _back_up(folder: int, name: str, kept: str) -> None:
-    """Give the file a second name; where it can have none, make a copy. Raises OSError."""
+    """Back up a file by a hard link, or a copy if the file system has none. Raises OSError."""
     try:
         os.link(name, kept, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-    except FileExistsError:  # done before this was broken off
+    except FileExistsError:  # made before the write was interrupted
         return
     except OSError:
-        with contextlib.suppress(FileNotFoundError):  # of a copy that was broken off
+        with contextlib.suppress(FileNotFoundError):  # an unfinished copy
             os.unlink(kept, dir_fd=folder)
         descriptor = os.open(name, READ_FLAGS, dir_fd=folder)
         like = os.fstat(descriptor)
@@ -117,7 +117,7 @@ def _back_up(folder: int, name: str, kept: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _EntryState:
-    """One entry as it is found: the mark of the file, of the staged one and of the old one that is kept."""
+    """An entry, and the digests of its file, its staged file and its backup."""
 
     entry: Entry
     now: str
@@ -126,32 +126,29 @@ class _EntryState:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether somebody else has written the file since."""
+        """Whether another process has written the file since."""
         return self.now not in (self.entry.before, self.entry.after)
 
     @property
     def is_done(self) -> bool:
-        """Whether the new state stands there, or stood until somebody else wrote it."""
+        """Whether the file is new, or was until another process wrote it."""
         if not self.is_foreign:
             return self.now == self.entry.after
         return self.staged == ABSENT if self.entry.staged else self.kept != ABSENT
 
     @property
     def can_finish(self) -> bool:
-        """Whether it is new, or can be made so."""
+        """Whether the file is new, or can be made new."""
         return self.is_done or (not self.is_foreign and self.staged == self.entry.after)
 
     @property
     def can_undo(self) -> bool:
-        """Whether it is old, or can be made so."""
+        """Whether the file is old, or can be made old."""
         return not self.is_done or (not self.is_foreign and (self.kept == ABSENT) == (self.entry.before == ABSENT))
 
 
 class InterruptedAbove(Exception):
-    """A write that reaches above the root was broken off, and is not to be seen to from here.
-
-    `above` is how many folders it reaches above the root.
-    """
+    """An interrupted write reaches `above` folders above the root, and cannot be recovered from this root."""
 
     def __init__(self, copy: RecordCopy) -> None:
         super().__init__(
@@ -162,11 +159,11 @@ class InterruptedAbove(Exception):
 
 
 def recover(root: ConfinedFolder, journal: Journal) -> None:
-    """See to all writes in the journal that were broken off; the journal's lock is held."""
+    """Finish or undo all interrupted writes in the journal, which is locked."""
     for record in journal.read_records():
         try:
             with lock_folders(root.root, record.homes):
-                if record.committing and not has_copy(root, record):  # somebody with another journal has seen to it
+                if record.committing and not has_copy(root, record):  # recovered through another journal
                     said = ""
                 else:
                     said = recover_record(root, record)
@@ -181,11 +178,11 @@ def recover(root: ConfinedFolder, journal: Journal) -> None:
 
 @contextlib.contextmanager
 def lock_targets(root: ConfinedFolder, targets: Callable[[], Mapping[str, str]]) -> Iterator[Collection[str]]:
-    """Hold the folders of some targets, in which no write is half done; gives all folders that are locked.
+    """Lock the folders of the targets and recover interrupted writes in them; yields all locked folders.
 
-    `targets` gives the folder that is to be locked for each real path; it is asked again when they are. Raises what it
-    raises, BadFile where folders keep changing, InterruptedAbove where a target is of a write that is not to be seen to
-    from this root.
+    `targets` returns the folder to lock for each real path; it is called again once they are locked. Raises what it
+    raises, BadFile if folders keep changing, InterruptedAbove if a target belongs to an interrupted write that cannot
+    be recovered from this root.
     """
     more: frozenset[str] = frozenset()
     for _ in range(NUM_TRIES):
@@ -205,9 +202,9 @@ def lock_targets(root: ConfinedFolder, targets: Callable[[], Mapping[str, str]])
 
 
 def recover_below(root: ConfinedFolder, *, above: int = 0) -> None:
-    """See to all writes below the root that were broken off, whoever keeps their journals.
+    """Finish or undo all interrupted writes whose record copies are below the root, whatever journal they used.
 
-    With `above`, only to those with a record in the root itself that reach so many folders above it.
+    With `above`, only those with a copy in the root itself that reach so many folders above it.
     """
     folders: Iterable[str] = find_folders_with_copies(root)
     if above:
@@ -222,7 +219,7 @@ def recover_below(root: ConfinedFolder, *, above: int = 0) -> None:
 
 
 def _recover_copies(root: ConfinedFolder, folders: Collection[str], targets: Collection[str]) -> frozenset[str]:
-    """See to each write that has a copy in these folders, all of which are locked; returns what has to be locked, too.
+    """Recover each write with a record copy in these folders, which are locked; returns further folders to lock.
 
     Raises InterruptedAbove, or OSError.
     """
@@ -248,9 +245,9 @@ def _recover_copies(root: ConfinedFolder, folders: Collection[str], targets: Col
 
 
 def recover_record(root: ConfinedFolder, record: Record, *, may_rename: bool = True) -> str:
-    """Finish one write or undo it, and say which; raises OSError, or Stale where a file is changed just now.
+    """Finish or undo one write; returns what was done, as a message. Raises OSError, or Stale if a file changes now.
 
-    Without `may_rename` only what is over is cleaned up: nothing was done yet, or all. Else "" is returned.
+    Without `may_rename` only leftovers are removed: if no file was renamed yet, or all were. Otherwise returns "".
     """
     seen = [_inspect(root, entry) for entry in record.entries]
     files = f"a write of {len(seen)} file{'s' if len(seen) > 1 else ''} that was broken off"
@@ -281,7 +278,7 @@ def recover_record(root: ConfinedFolder, record: Record, *, may_rename: bool = T
 
 
 def undo(root: ConfinedFolder, record: Record) -> list[str]:
-    """Put back what is done, and say which files cannot be; what is kept of those stays."""
+    """Restore the files that were written; returns those that could not be, whose backups are kept."""
     lost = []
     for entry in reversed(record.entries if record.committing else ()):
         try:
@@ -296,21 +293,21 @@ def undo(root: ConfinedFolder, record: Record) -> list[str]:
 
 
 def clean_up(root: ConfinedFolder, entries: Sequence[Entry]) -> None:
-    """Remove what was staged and what was kept, and have the names last through a power cut; raises OSError."""
+    """Remove staged files and backups, and sync the folders; raises OSError."""
     for entry in entries:
         with contextlib.suppress(FileNotFoundError), root.open_parent(entry.real) as (folder, _):
             for name in filter(None, (entry.staged, entry.kept)):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=folder)
     for changed in {entry.real.rpartition("/")[0] for entry in entries}:
-        with contextlib.suppress(OSError):  # all is done; some file systems cannot sync a folder
+        with contextlib.suppress(OSError):  # some file systems cannot sync a folder
             root.sync_folder(changed)
 
 
 def _remove_traces(root: ConfinedFolder, record: Record, entries: Sequence[Entry]) -> None:
     clean_up(root, entries)
     for folder in reversed(record.folders):
-        with contextlib.suppress(OSError):  # it was not made yet, or somebody else uses it by now
+        with contextlib.suppress(OSError):  # it was not made yet, or is in use
             root.remove_folder(folder)
 
 

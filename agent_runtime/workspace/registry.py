@@ -1,4 +1,4 @@
-"""Registered workspaces: names, owners, file lists, and the snapshots that were given out."""
+"""Registered workspaces: names, owners, file lists, and snapshots by version."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import secrets
 import threading
 import time
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from cachetools import FIFOCache
 
 from agent_runtime.access import LOCAL, Principal
 from agent_runtime.errors import BadRequest, Conflict, NotIndexed, OutsideRoot, SnapshotGone, WorkspaceMissing
@@ -26,15 +27,15 @@ from repo_cache.tokenizer import BPETokenizer
 from repo_cache.types import FileTokens
 
 MAX_LISTED = 10_000
-"""Of one page."""
+"""Limit of the files on one page."""
 
 PAGES_SECONDS = 10.0
-"""For which the pages behind the first are of the walk that the first one made."""
+"""For so long, later pages come from the walk that the first page made."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file by its path (relative, POSIX)."""
+    """A file's path (relative, POSIX) and size."""
 
     path: str
     size: int
@@ -42,14 +43,14 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True)
 class FilePage:
-    """Some files in the order of their paths; `next` is what to ask for behind these, None where they are the last."""
+    """Some files, ordered by path; `next` is the path after which the next page begins, None for the last page."""
 
     files: tuple[ListedFile, ...]
     next: str | None
 
 
 class FileListing:
-    """One workspace's files; the first page takes a walk over it, one walk at a time. Thread-safe."""
+    """Lists a workspace's files in pages; the first page walks the folder. Thread-safe."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -59,8 +60,9 @@ class FileListing:
         self._walked_at = -PAGES_SECONDS
 
     def get_page(self, after: str = "", limit: int = MAX_LISTED) -> FilePage:
-        """Up to `limit` files behind the path `after`. Needs no tokens: binary files are among them, ignored ones are
-        not, and neither are those that are too large to be edited.
+        """Return up to `limit` files after the path `after`.
+
+        Binary files are included; ignored files, and those too large to be edited, are not.
         """
         with self._lock:
             if not after or time.monotonic() - self._walked_at > PAGES_SECONDS:
@@ -78,39 +80,35 @@ class FileListing:
 
 
 MAX_SNAPSHOTS = 64
-"""Versions of one workspace that a client may still ask for the changes since; the newest that were given out.
+"""Limit of the versions of one workspace for which a client may ask what has changed since.
 
-Snapshots share what they have in common: 64 of them cost what changed in between.
+Snapshots share unchanged files: 64 of them take the memory of the changes between them.
 """
-
 
 NOT_LOADED = "the model, whose tokenizer it takes, is not loaded yet"
 
 
 class SnapshotHistory:
-    """Snapshots by the version under which clients know them, the newest; thread-safe.
+    """The newest snapshots that were sent to clients, by version. Thread-safe.
 
-    A version is a word of this indexing and the number of the snapshot, so that one of an earlier run of the service,
-    or of a workspace that was registered anew, is never taken for another.
+    A version is a random word and the snapshot's number, so that a version of an earlier run of the service, or of a
+    workspace that was registered again, is never mistaken for a current one.
     """
 
     def __init__(self) -> None:
         self._word = secrets.token_hex(4)
-        self._by_version: OrderedDict[str, Snapshot] = OrderedDict()
+        self._by_version: FIFOCache[str, Snapshot] = FIFOCache(MAX_SNAPSHOTS)
         self._lock = threading.Lock()
 
     def add(self, snapshot: Snapshot) -> str:
-        """The snapshot's version, from which changes may be asked for now."""
+        """Keep a snapshot; returns its version."""
         version = f"{self._word}-{snapshot.version}"
         with self._lock:
             self._by_version[version] = snapshot
-            self._by_version.move_to_end(version)
-            if len(self._by_version) > MAX_SNAPSHOTS:
-                self._by_version.popitem(last=False)
         return version
 
     def find(self, version: str) -> Snapshot:
-        """The snapshot of a version; raises SnapshotGone."""
+        """Return the snapshot of a version; raises SnapshotGone."""
         with self._lock:
             found = self._by_version.get(version)
         if found is None:
@@ -122,10 +120,10 @@ class SnapshotHistory:
 
 @dataclass(slots=True, eq=False)
 class WorkspaceEntry:
-    """A workspace by name. `tenant` is None for what everybody sees: the folder that the service was started with.
+    """A registered workspace. `tenant` is None for the service's own folder, which every tenant sees.
 
-    `watched` is None until the model, and with it its tokenizer, is loaded, and for good where nothing is watched;
-    `why_not` then says why.
+    `index` is None until the model's tokenizer is loaded, and always if the service does not watch files;
+    `unavailable_reason` then says why.
     """
 
     name: str
@@ -141,11 +139,11 @@ class WorkspaceEntry:
 
     @property
     def root(self) -> str:
-        """The folder, resolved."""
+        """The resolved path of the folder."""
         return str(self.workspace.root)
 
     def wait_for_cache(self, timeout_s: float) -> RepoCache:
-        """The files as tokens, which are indexed now if they were not; raises NotIndexed where that takes longer."""
+        """Return the index, which is built now if need be; raises NotIndexed if that takes longer than `timeout_s`."""
         watched = self.index
         if watched is None:
             raise NotIndexed(f"workspace {self.name!r} has no snapshot: {self.unavailable_reason}")
@@ -155,30 +153,30 @@ class WorkspaceEntry:
         return cache
 
     def close(self) -> None:
-        """Look at its files no more."""
+        """Stop watching its files."""
         if self.index is not None:
             self.index.close()
 
 
 DEFAULT = "default"
-"""The workspace of `hunk serve --root`, which a request means where it names none."""
+"""The workspace of `hunk serve --root`, used by requests that name none."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""What a workspace may be called: it stands in URLs and in logs."""
+"""Valid workspace names; they appear in URLs and logs."""
 
 MAX_WORKSPACES = 64
-"""Of one tenant: each that is asked about is kept in memory, tokenised, and watched."""
+"""Limit for each tenant: a workspace in use is watched and keeps its tokens in memory."""
 
 NOT_WATCHED = "the service was started with --no-watch"
 
 
 class WorkspaceRegistry:
-    """Registered folders; a tenant sees its own, and the one that the service was started with. Thread-safe.
+    """Registered folders. A tenant sees its own and the folder that the service was started with. Thread-safe.
 
-    Names are a tenant's own: two tenants may use one name, and none learns of the other's. What is registered is
-    forgotten when the service ends: which folders it may touch is said by whoever starts it, and by nobody before.
+    Each tenant has its own names: two tenants may use the same name, and do not see each other's. Registrations end
+    with the service, since its operator decides at each start which folders it may touch.
 
-    It is also the `TokenIndex` of the merger: the tokens of the workspace that a request is about, and of no other.
+    It is also the merger's `TokenIndex`, which finds tokens only in the workspace of the request.
     """
 
     def __init__(
@@ -191,11 +189,10 @@ class WorkspaceRegistry:
         journals: Path | None = None,
         say: Callable[[str], None] = print,
     ) -> None:
-        """`allowed` are folders below which others may be registered, beside `root`; see `WatchedIndex` for the rest.
+        """`allowed` are further folders, besides `root`, below which workspaces may be registered.
 
-        `journals` keeps what a write that is killed leaves to be finished or undone (`Workspace`).
-
-        Raises BadRequest where one of them is no folder.
+        `journals` holds the journals of writes (`Workspace`); `store` and `say` are those of `WatchedIndex`. Raises
+        BadRequest if a path is not a folder.
         """
         self._allowed = tuple(Workspace(folder).root for folder in ([root] if root is not None else []) + [*allowed])
         self._watch, self._store, self._say = watch, store, say
@@ -208,11 +205,11 @@ class WorkspaceRegistry:
             self._add(WorkspaceEntry(DEFAULT, Workspace(root, journals, search=True)))
 
     def get(self, name: str | None = None, principal: Principal = LOCAL) -> Workspace:
-        """One by name, the default where none is given; raises WorkspaceMissing, or OutsideRoot without a default."""
+        """Return a workspace, the default without a name; raises WorkspaceMissing, or OutsideRoot without a default."""
         return self.get_entry(name, principal).workspace
 
     def find(self, name: str | None, principal: Principal = LOCAL) -> Workspace | None:
-        """As `get`, but None where none is named and there is no default."""
+        """Return a workspace, None if no name is given and there is no default; raises WorkspaceMissing."""
         return None if name is None and not self.has_default else self.get(name, principal)
 
     @property
@@ -221,7 +218,7 @@ class WorkspaceRegistry:
         return (None, DEFAULT) in self._by_key
 
     def get_entry(self, name: str | None = None, principal: Principal = LOCAL) -> WorkspaceEntry:
-        """As `get`, with all that is known of it."""
+        """Return a workspace's entry; raises as `get` does."""
         if name is None and not self.has_default:
             raise OutsideRoot("this service reads no files: send 'original', or start it with --root DIR")
         tenant = None if name in (None, DEFAULT) else principal.tenant
@@ -231,18 +228,18 @@ class WorkspaceRegistry:
         return found
 
     def list_visible(self, principal: Principal) -> list[WorkspaceEntry]:
-        """The default, and the tenant's own by name."""
+        """Return the default and the tenant's own workspaces, by name."""
         with self._lock:
             seen = [entry for entry in self._by_key.values() if entry.tenant in (None, principal.tenant)]
         return sorted(seen, key=lambda entry: (entry.tenant is not None, entry.name))
 
     def register(self, root: str, name: str | None = None, principal: Principal = LOCAL) -> tuple[WorkspaceEntry, bool]:
-        """Make a folder a workspace of the principal's tenant; returns it, and whether it is new.
+        """Register a folder for the principal's tenant; returns the entry, and whether it is new.
 
-        `root` is absolute; without a name, it is called as its folder is. Again the same does nothing. Raises Forbidden
-        without the scope `admin`; BadRequest for a root that is no folder and for a bad name; OutsideRoot where the
-        operator does not allow the folder, or another tenant has it, one above or one below; Conflict where the
-        name is taken or the tenant has too many.
+        `root` is absolute; the default name is that of the folder. Registering it again changes nothing. Raises
+        Forbidden without the scope `admin`; BadRequest for a root that is no folder, or a bad name; OutsideRoot if the
+        operator does not allow the folder, or another tenant has it, or one above or below; Conflict if the name is
+        taken or the tenant has too many.
         """
         principal.check("admin")
         workspace = self._open_allowed(root)
@@ -266,7 +263,7 @@ class WorkspaceRegistry:
             return self._add(WorkspaceEntry(name, workspace, principal.tenant)), True
 
     def remove(self, name: str, principal: Principal = LOCAL) -> None:
-        """Forget a workspace; its files stay. Raises Forbidden, WorkspaceMissing, or Conflict for the default."""
+        """Unregister a workspace; its files stay. Raises Forbidden, WorkspaceMissing, or Conflict for the default."""
         principal.check("admin")
         if name == DEFAULT and self.has_default:
             raise Conflict("the default workspace stays for as long as the service runs; start it without --root")
@@ -274,25 +271,25 @@ class WorkspaceRegistry:
             found = self._by_key.pop((principal.tenant, name), None)
         if found is None:
             raise WorkspaceMissing(f"there is no workspace {name!r}; GET /workspaces lists them")
-        for told in self._on_remove:
-            told(found)
+        for listener in self._on_remove:
+            listener(found)
         found.close()
 
-    def add_remove_listener(self, told: Callable[[WorkspaceEntry], None]) -> None:
-        """Have somebody told of each workspace that is removed from here on."""
-        self._on_remove.append(told)
+    def add_remove_listener(self, listener: Callable[[WorkspaceEntry], None]) -> None:
+        """Call `listener` for each workspace that is removed."""
+        self._on_remove.append(listener)
 
     def set_tokenizer(self, tokenizer: BPETokenizer) -> None:
-        """The model is loaded: from here on files can be had as tokens."""
+        """Set the tokenizer of the loaded model, with which workspaces are indexed."""
         with self._lock:
             self._tokenizer = tokenizer
             for entry in self._by_key.values():
                 self._open_index(entry)
 
     def find_tokens(self, path: str, text: str, root: str = "") -> FileTokens | None:
-        """Those of the file at `path` below `root` (else of the default), if they are of just this text; never waits.
+        """Return the tokens of the file at `path` below `root` (default: the default workspace); never waits.
 
-        Files of one content are the same for whoever has that content at hand, so no tenant is asked for.
+        None unless they are of this text. Needs no tenant, since the caller has the text already.
         """
         with self._lock:
             found = next((entry for entry in self._by_key.values() if entry.root == root or not root), None)
@@ -300,7 +297,7 @@ class WorkspaceRegistry:
         return watched.find_tokens(path, text) if watched is not None else None
 
     def close(self) -> None:
-        """Look at no more files."""
+        """Stop watching all workspaces."""
         with self._lock:
             entries = list(self._by_key.values())
         for entry in entries:
@@ -318,13 +315,13 @@ class WorkspaceRegistry:
             entry.index = WatchedIndex(entry.workspace.root, self._tokenizer, self._store, self._say)
 
     def _open_allowed(self, root: str) -> Workspace:
-        """Where links lead out of what is allowed, it is what they lead to that counts."""
+        """Open a root that the operator allows; symbolic links are followed before the check."""
         folder = Path(root)
         if "\0" in root or not folder.is_absolute():
             raise BadRequest(f"the root {root!r} is not an absolute path", field="root")
         try:
             resolved = folder.resolve()
-        except (OSError, RuntimeError) as error:  # links that lead in a circle
+        except (OSError, RuntimeError) as error:  # a symlink loop
             raise BadRequest(f"the root {root} cannot be read: {error}", field="root") from error
         if not any(is_below(resolved, allowed) for allowed in self._allowed):
             raise OutsideRoot(

@@ -1,12 +1,12 @@
 """Opens files below a folder and never outside it, whatever is renamed or linked meanwhile.
 
-A path is resolved first, with its symbolic links, and has to end below the root. That look is no guard, as what it saw
-may be something else a moment later. The guard is how the resolved path is opened then: from the root's descriptor
-name by name, following no link (`repo_cache.files.open_below`); and what is done is done through the descriptor that
-came of it. A link that comes up in between is met as a link, and the path is resolved anew.
+A path is first resolved, with its symbolic links, and must end below the root. That check alone is no guard, since the
+path may change a moment later. The guard is how the resolved path is opened: name by name from the root's descriptor,
+following no link (`repo_cache.files.open_below`). All operations then use the descriptor. If a name has become a link
+in between, opening fails, and the path is resolved again.
 
-The root is taken as it was named: whoever may replace the folders above it decides what it is. So does whoever moves an
-open folder out of the root, for which one has to be allowed to write at both ends.
+The root is trusted as named: a user who may replace the folders above it decides what it is. So does a user who moves
+an open folder out of the root, which takes write access at both ends.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ from agent_runtime.limits import bytes_of, check_regular
 from repo_cache.files import FOLDER_FLAGS, PASSAGE_FLAGS, READ_FLAGS, is_git, open_below
 
 NUM_LOOKS = 16
-"""Times that a path is resolved; whose links change that often leads nowhere."""
+"""Attempts to resolve a path whose links change."""
 
 BECAME_A_LINK = frozenset({errno.ELOOP, errno.ENOTDIR})
-"""How opening a resolved path fails where a name in it is a link by now (or leads in a circle, or is no folder)."""
+"""Errors of opening a resolved path if a name in it has become a link (or is in a loop, or is no folder)."""
 
 MAX_PATH_BYTES = 4096
 MAX_NAME_BYTES = 255
 MAX_LEVELS = 128
-"""Names of a path below the root."""
+"""Limit of the names in a path below the root."""
 
 ABSENT = ""
-"""The mark of a path at which nothing stands."""
+"""The digest of a path at which there is nothing."""
 
 Found = TypeVar("Found")
 
 
 class ConfinedFolder:
-    """A folder, and paths relative to it: as they were sent, or `real`, which holds no link, no '.' and no '..'."""
+    """A root folder. `path` is a relative path as it was sent; `real` is one without links, '.' and '..'."""
 
     def __init__(self, root: Path) -> None:
-        """Raises BadRequest where the root is no folder."""
+        """Raises BadRequest if the root is not a folder."""
         self.root = root.resolve()
         if not self.root.is_dir():
             raise BadRequest(f"the root {root} is not a folder", field="root")
 
     def read(self, path: str) -> bytes:
-        """A file's bytes; raises OutsideRoot, FileMissing, TooLarge or BadFile."""
+        """Read a file; raises OutsideRoot, FileMissing, TooLarge or BadFile."""
         return self.call_with_real_path(path, lambda real: bytes_of(self._open_file(real, path), path))
 
     def call_with_real_path(self, path: str, act: Callable[[str], Found]) -> Found:
-        """What `act` makes of the real path; again with what it is then, where a name of it became a link.
+        """Call `act` with the real path; if a name in it has become a link, resolve it and call again.
 
         Raises OutsideRoot, BadRequest, FileMissing or BadFile.
         """
@@ -70,9 +70,9 @@ class ConfinedFolder:
         raise AssertionError("the last look returns or raises")
 
     def resolve(self, path: str, *, follow_last: bool = True) -> str:
-        """The path without links, as far as it is there; a link in the last place may stay. "" is the root.
+        """Return the real path; names that do not exist stay. "" is the root.
 
-        Raises OutsideRoot, or BadRequest.
+        Without `follow_last` a link in the last place is not followed. Raises OutsideRoot, or BadRequest.
         """
         if "\0" in path or not path:
             raise BadRequest("path is empty or holds a NUL", field="path")
@@ -90,7 +90,7 @@ class ConfinedFolder:
         return real
 
     def read_digest(self, real: str) -> str:
-        """What stands at a real path now (`read_digest_at`), `ABSENT` where its folder is not there; raises OSError."""
+        """Return the digest of a real path (`read_digest_at`), `ABSENT` if its folder is missing; raises OSError."""
         try:
             with self.open_parent(real) as (folder, name):
                 return read_digest_at(folder, name)
@@ -99,7 +99,7 @@ class ConfinedFolder:
 
     @contextlib.contextmanager
     def open_parent(self, real: str) -> Iterator[tuple[int, str]]:
-        """The descriptor of a real path's folder, and the name there; raises OSError."""
+        """Open the folder of a real path; yields its descriptor and the name in it. Raises OSError."""
         folder, _, name = real.rpartition("/")
         descriptor = open_below(self.root, folder, PASSAGE_FLAGS)
         try:
@@ -108,7 +108,7 @@ class ConfinedFolder:
             os.close(descriptor)
 
     def open_parents(self, real: str) -> Iterator[tuple[str, int]]:
-        """The folders of a real path that are there and their descriptors, from the root down; raises OSError."""
+        """Open the existing folders of a real path from the root down; yields paths and descriptors. Raises OSError."""
         at, folder = os.open(self.root, PASSAGE_FLAGS & ~os.O_NOFOLLOW), ""
         try:
             yield folder, at
@@ -124,13 +124,13 @@ class ConfinedFolder:
             os.close(at)
 
     def find_missing_folders(self, real: str) -> list[str]:
-        """Which folders of a real path are not there, the outermost first; raises OSError."""
+        """Return the missing folders of a real path, the outermost first; raises OSError."""
         names = real.split("/")[:-1]
         num_there = sum(1 for _ in self.open_parents(real)) - 1
         return ["/".join(names[: end + 1]) for end in range(num_there, len(names))]
 
     def make_folder(self, real: str) -> None:
-        """Make one folder, if it is not there; raises OSError."""
+        """Make one folder unless it exists; raises OSError."""
         with self.open_parent(real) as (folder, name):
             try:
                 os.mkdir(name, dir_fd=folder)
@@ -138,12 +138,12 @@ class ConfinedFolder:
                 os.close(open_below(self.root, real, PASSAGE_FLAGS))
 
     def remove_folder(self, real: str) -> None:
-        """Remove one folder; raises OSError where it is not empty, or not there."""
+        """Remove one folder; raises OSError if it is not empty, or missing."""
         with self.open_parent(real) as (folder, name):
             os.rmdir(name, dir_fd=folder)
 
     def sync_folder(self, real: str) -> None:
-        """Have the names in a folder last through a power cut; raises OSError."""
+        """Put the names in a folder on the disk, so that they survive a power cut; raises OSError."""
         descriptor = open_below(self.root, real, FOLDER_FLAGS)
         try:
             os.fsync(descriptor)
@@ -155,28 +155,25 @@ class ConfinedFolder:
             state = os.stat(name or ".", dir_fd=folder, follow_symlinks=False)
             if stat.S_ISLNK(state.st_mode):
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-            check_regular(state, path)  # what is no file is not opened: that alone can set a device going
+            check_regular(state, path)  # before opening, which alone can start a device
             return os.open(name, READ_FLAGS, dir_fd=folder)
 
 
 def _resolve_links(path: Path) -> Path:
-    """The path with its links followed, as far as it is there; raises BadFile where they change all the time.
-
-    Links that lead in a circle stay: opening the path fails then.
-    """
+    """Follow a path's links; raises BadFile if they keep changing. Links in a loop stay, and opening fails later."""
     for _ in range(NUM_LOOKS):
-        with contextlib.suppress(OSError):  # a link went between two of its looks
+        with contextlib.suppress(OSError):  # a link was removed meanwhile
             return Path(os.path.realpath(path))
     raise BadFile(f"cannot read {path.name}: its links change all the time")
 
 
 def is_below(path: Path, root: Path) -> bool:
-    """Whether a resolved path is the root or in it, and not in a `.git` of it."""
+    """Whether a resolved path is the root or below it, and not in a `.git`."""
     return path.is_relative_to(root) and not any(is_git(name) for name in path.relative_to(root).parts)
 
 
 def _check_length(path: str) -> None:
-    """Raise BadFile for a path that is so long, or so deep, that other programs could not remove what is there."""
+    """Raise BadFile for a path so long, or so deep, that other programs could not remove it."""
     names = path.split("/")
     num_bytes = len(path.encode(errors="surrogatepass"))
     if num_bytes > MAX_PATH_BYTES or len(names) > MAX_LEVELS:
@@ -189,9 +186,9 @@ def _check_length(path: str) -> None:
 
 
 def read_digest_at(folder: int, name: str) -> str:
-    """What stands at a name in an open folder: a file's SHA-256, `NOTHING`, or a mark that no file has; raises OSError.
+    """Return the SHA-256 of a file in an open folder, `ABSENT`, or a text that is no hash for anything else.
 
-    A link's mark is of where it leads to.
+    A link's digest is that of its target's path. Raises OSError.
     """
     try:
         state = os.stat(name, dir_fd=folder, follow_symlinks=False)

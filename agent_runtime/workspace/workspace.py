@@ -1,4 +1,4 @@
-"""Reads and writes files below one root."""
+"""Reads and writes the files below one root."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from agent_runtime.workspace.writer import FileChange, write_files
 
 
 class Workspace:
-    """One folder; a path is taken relative to it and, with all symbolic links followed, has to end inside it.
+    """A root folder. Paths are relative to it and, with all symbolic links followed, must end inside it.
 
-    Git's own folder (`.git`) counts as outside: what is written there, git runs.
+    `.git` counts as outside: git runs programs from there.
     """
 
     def __init__(self, root: Path, journals: Path | None = None, *, search: bool = False) -> None:
-        """`journals` is a folder that keeps the journals of all roots.
+        """Open the folder, and recover interrupted writes: those in `journals`, which holds the journals of all roots.
 
-        What a write that was killed has left is seen to now: what these journals know of, and with `search` also what
-        is found beside the files. Raises BadRequest where the root is no folder.
+        With `search`, record copies next to the files are recovered, too. Raises BadRequest if the root is no folder.
         """
         self._files = ConfinedFolder(root)
         self.root = self._files.root
@@ -36,21 +35,21 @@ class Workspace:
             recover_below(self._files)
 
     def read(self, path: str) -> bytes:
-        """A file's bytes; raises OutsideRoot, FileMissing, TooLarge or BadFile."""
+        """Read a file; raises OutsideRoot, FileMissing, TooLarge or BadFile."""
         return self._files.read(path)
 
     def read_if_there(self, path: str) -> bytes | None:
-        """A file's bytes, None where there is none; raises as `read` does."""
+        """Read a file, None if there is none; raises OutsideRoot, TooLarge or BadFile."""
         try:
             return self.read(path)
         except FileMissing:
             return None
 
     def write(self, files: Sequence[FileResult]) -> None:
-        """Put merged files in their places, all or none; raises Stale, BadFile or OutsideRoot.
+        """Write merged files, all or none; raises Stale, BadFile or OutsideRoot.
 
-        All paths are those before the edit: where two files change places, each is moved to where the other stood.
-        A file that is done already is left alone, one that has been moved among them.
+        All paths are those before the edit: two files may swap places. Files that are written already are skipped, also
+        if they were moved.
         """
         files = [file for file in files if file.status != "noop"]
         before = {file.path: file.sha256_before for file in files if file.sha256_before}
@@ -66,7 +65,7 @@ class Workspace:
         write_files(self._files, list(wanted.values()), self._journal)
 
     def _recover_journals(self, journals: Path) -> None:
-        """See to all writes in these journals that were broken off below this root, or below one around it."""
+        """Recover the interrupted writes in these journals below this root, or below one around it."""
         for journal in find_journals(journals, self.root):
             try:
                 with journal.lock():
@@ -76,7 +75,7 @@ class Workspace:
 
 
 def write_if_merged(workspace: Workspace, result: ApplyResult, cancel: CancelToken) -> ApplyResult:
-    """Write the merged files, all or none, and say so; nothing where a check rejected them or nothing is to be done.
+    """Write the files of a merged result, all or none; other results are returned unchanged.
 
     Raises Stale, BadFile or OutsideRoot as `Workspace.write` does, and the token's error if the request is cancelled:
     then nothing is written.

@@ -1,11 +1,11 @@
-"""Writes merged files atomically, one or several, with their journal.
+"""Writes one or several merged files atomically.
 
-All files are looked at before any is touched, and all new bytes are on the disk before the first name changes. An error
-in the middle undoes what was done; what a process that was killed left is finished or undone at the next start, or
-before the next write beside it. One file needs no more than its rename.
+All files are checked before any is changed, and all new bytes are on the disk before the first rename. An error undoes
+the renames so far. What a killed process left is finished or undone at the next start, or before the next write in the
+same folder. A single file needs no more than its rename.
 
-From the first look at a file to its rename its folder is locked: no edit is lost between writers of one file, whatever
-root and journal they have.
+A file's folder is locked from the check to the rename, so that concurrent writers lose no edit, whatever root and
+journal they use.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from agent_runtime.workspace.recovery import (
 from agent_runtime.workspace.sandbox import ABSENT, ConfinedFolder
 
 GIT_NAMES = ("HEAD", "commondir", "objects", "refs")
-"""Names by which git knows a repository that is not called `.git`."""
+"""Names by which git recognises a repository that is not called `.git`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """What is to become of one path: these bytes, or no file where `data` is None.
+    """The new content of one path: these bytes, or no file if `data` is None.
 
-    `expected_sha256` is what stands there now, "" for nothing. `mode_of` is the path whose mode bits a new file takes.
-    A link is followed to the file that is written; where a file is deleted, the link goes and the file stays.
+    `expected_sha256` is the hash of the current file, "" if there is none. `mode_of` is the path whose mode bits a new
+    file takes. Writing follows a symbolic link; deleting removes the link and keeps its target.
     """
 
     path: str
@@ -55,7 +55,7 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class _PlannedChange:
-    """One change, what it does to which real path, and the file whose mode bits it takes."""
+    """A change, its journal entry, and the stat of the file whose mode bits it takes."""
 
     change: FileChange
     entry: Entry
@@ -63,16 +63,16 @@ class _PlannedChange:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the bytes stand there already."""
+        """Whether the file has the new bytes already."""
         return self.entry.before == self.entry.after
 
 
 def replace_file(path: Path, data: bytes, *, expected_sha256: str) -> None:
-    """Put `data` in place of the file's bytes, if these still have the expected hash.
+    """Replace a file's bytes if they still have the expected hash.
 
-    A temporary file beside it is written, synced and renamed over it, so a reader sees the old bytes or the new ones.
-    Mode bits stay; a symbolic link stays one, and its target is replaced; another hard link keeps the old bytes.
-    Raises Stale (with the current hash), FileMissing or BadFile.
+    A temporary file in the same folder is written, synced and renamed over it, so a reader sees the old bytes or the
+    new ones. Mode bits are kept; a symbolic link is kept and its target replaced; another hard link keeps the old
+    bytes. Raises Stale (with the current hash), FileMissing or BadFile.
     """
     target = path.resolve()
     if not target.parent.is_dir():
@@ -81,7 +81,7 @@ def replace_file(path: Path, data: bytes, *, expected_sha256: str) -> None:
     root = ConfinedFolder(target.parent)
     try:
         _write_locked(root, changes, None)
-    except InterruptedAbove as fault:  # whoever names the file may name the others, too
+    except InterruptedAbove as fault:  # whoever may write this file may write the others, too
         recover_below(root, above=fault.above)
         write_files(root, changes)
 
@@ -89,7 +89,7 @@ def replace_file(path: Path, data: bytes, *, expected_sha256: str) -> None:
 def write_files(root: ConfinedFolder, changes: Sequence[FileChange], journal: Journal | None = None) -> None:
     """Make all changes below the root, or none; raises Stale (with the current hash), OutsideRoot or BadFile.
 
-    Folders are made as they are needed, and stay where a deletion empties them.
+    Missing folders are made; folders that a deletion empties stay.
     """
     try:
         _write_locked(root, changes, journal)
@@ -98,7 +98,7 @@ def write_files(root: ConfinedFolder, changes: Sequence[FileChange], journal: Jo
 
 
 def _write_locked(root: ConfinedFolder, changes: Sequence[FileChange], journal: Journal | None) -> None:
-    """Do what `write_files` says; raises InterruptedAbove, too."""
+    """Do the work of `write_files`; raises InterruptedAbove, too."""
     with (
         _lock_journal(root, journal, is_needed=len(changes) > 1) as kept,
         lock_targets(root, partial(_find_targets, root, changes)) as held,
@@ -107,7 +107,7 @@ def _write_locked(root: ConfinedFolder, changes: Sequence[FileChange], journal: 
         planned = [_plan_change(root, change, f".{record_id}-{number}") for number, change in enumerate(changes)]
         _check_distinct(root, planned)
         planned = [plan for plan in planned if not plan.changes_nothing]
-        if len(planned) == 1:  # its rename is all that there is to do, or to undo
+        if len(planned) == 1:  # a single rename needs no backup
             planned = [replace(plan, entry=replace(plan.entry, kept="")) for plan in planned]
         _check_makes_no_repository(root, [plan.entry for plan in planned if plan.change.data is not None])
         with _translate_errors("the folders of the edit"):
@@ -121,10 +121,10 @@ def _write_locked(root: ConfinedFolder, changes: Sequence[FileChange], journal: 
 
 @contextlib.contextmanager
 def _lock_journal(root: ConfinedFolder, journal: Journal | None, *, is_needed: bool) -> Iterator[Journal | None]:
-    """No other write with this journal goes on below the root, and none of it is half done; gives the journal.
+    """Lock the journal and recover its interrupted writes; yields the journal.
 
-    One file does without where none can be kept: all that a killed process can leave is a temporary file. Writers with
-    another journal, or another root, are met at the folders of the files (`lock_targets`).
+    If it cannot be used and is not needed, yields None: a write of one file can leave no more than a temporary file.
+    Writers with another journal or root are kept out by the locks on the files' folders (`lock_targets`).
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -139,7 +139,7 @@ def _lock_journal(root: ConfinedFolder, journal: Journal | None, *, is_needed: b
 
 
 def _find_targets(root: ConfinedFolder, changes: Sequence[FileChange]) -> dict[str, str]:
-    """Every real path that is looked at or changed, and the folder that is locked for it: the deepest that is there.
+    """Map every real path that is read or changed to the folder to lock: its deepest existing one.
 
     Raises OutsideRoot, BadRequest or BadFile.
     """
@@ -164,7 +164,7 @@ def _translate_errors(path: str) -> Iterator[None]:
 
 
 def _plan_change(root: ConfinedFolder, change: FileChange, name: str) -> _PlannedChange:
-    """Look at what stands there; raises Stale where it is not what was expected."""
+    """Check a path's current content and plan its change; raises Stale if the content is not the expected one."""
     like = (
         None
         if change.mode_of is None
@@ -207,7 +207,7 @@ def _check_writable(root: ConfinedFolder, real: str, name: str) -> None:
 
 
 def _check_distinct(root: ConfinedFolder, planned: Sequence[_PlannedChange]) -> None:
-    """Two names of one file, such as a link and its target, cannot both be written."""
+    """Raise BadFile if two changes name the same file, such as a link and its target."""
     seen: dict[str, str] = {}
     for plan in planned:
         file = root.resolve(plan.change.path)
@@ -217,10 +217,10 @@ def _check_distinct(root: ConfinedFolder, planned: Sequence[_PlannedChange]) -> 
 
 
 def _check_makes_no_repository(root: ConfinedFolder, entries: Sequence[Entry]) -> None:
-    """Raise OutsideRoot where a file comes into a folder that git takes for a repository, if only then.
+    """Raise OutsideRoot if a file is written into a folder that git takes for a repository, now or after the write.
 
-    Git runs programs that a repository's `config` and `hooks` name, and takes any folder for one that holds `HEAD` with
-    `objects` and `refs`, or with `commondir` (setup.c, is_git_directory).
+    Git runs programs that a repository's `config` and `hooks` name. A folder is a repository to git if it holds `HEAD`
+    with `objects` and `refs`, or with `commondir` (setup.c, is_git_directory).
     """
     written = {_casefold(folder) for entry in entries for folder in (entry.real, *_list_parents(entry.real))}
     for entry in entries:
@@ -241,12 +241,12 @@ def _list_parents(real: str) -> list[str]:
 
 
 def _casefold(path: str) -> str:
-    """A path as a file system without case takes it."""
+    """Normalise a path as a case-insensitive file system does."""
     return path.strip("/").lower()
 
 
 def _list_git_names(folder: int) -> set[str]:
-    """Which of the names that make a repository are in a folder."""
+    """Return the names in a folder by which git recognises a repository."""
     held = set()
     for name in GIT_NAMES:
         with contextlib.suppress(OSError):
@@ -259,9 +259,7 @@ def _write(root: ConfinedFolder, planned: Sequence[_PlannedChange], record: Reco
     several = len(planned) > 1
     with contextlib.ExitStack() as made:
         try:
-            _write_record(
-                journal, record, is_needed=several
-            )  # of a killed process; a power cut may leave temporary files
+            _write_record(journal, record, is_needed=several)  # not synced: a power cut may leave temporary files
             _stage(root, planned, record, made)
             record = replace(record, committing=several)
             if several:
@@ -282,13 +280,13 @@ def _write(root: ConfinedFolder, planned: Sequence[_PlannedChange], record: Reco
                     f"writing failed ({error}), and these could not be put back: {', '.join(lost)}; {where}"
                 ) from error
             raise
-        with contextlib.suppress(OSError):  # it is written: what is left over is no fault of the edit
+        with contextlib.suppress(OSError):  # the files are written; leftovers do not fail the edit
             clean_up(root, record.entries)
         _remove_record(root, record, journal)
 
 
 def _write_record(journal: Journal | None, record: Record, *, is_needed: bool) -> None:
-    """Raises BadFile where the journal is needed and cannot be written."""
+    """Write the record to the journal; raises BadFile if it is needed and cannot be written."""
     if journal is None:
         return
     try:
@@ -299,7 +297,7 @@ def _write_record(journal: Journal | None, record: Record, *, is_needed: bool) -
 
 
 def _remove_record(root: ConfinedFolder, record: Record, journal: Journal | None) -> None:
-    """All is done, or undone: a record that cannot be removed is seen to at the next start."""
+    """Remove the record of a finished or undone write; one that cannot be removed is recovered at the next start."""
     with contextlib.suppress(OSError):
         if record.committing:
             remove_copies(root, record)
@@ -308,11 +306,11 @@ def _remove_record(root: ConfinedFolder, record: Record, journal: Journal | None
 
 
 def _stage(root: ConfinedFolder, planned: Sequence[_PlannedChange], record: Record, made: contextlib.ExitStack) -> None:
-    """Write all new bytes beside their targets, onto the disk; new folders are locked for as long as `made` lasts."""
+    """Write all new bytes to the disk next to their targets; new folders stay locked until `made` is closed."""
     for missing in record.folders:
         with _translate_errors(missing):
             root.make_folder(missing)
-            with contextlib.suppress(PermissionError):  # the umask lets nobody list it
+            with contextlib.suppress(PermissionError):  # the umask may forbid listing it
                 lock_new_folder(root.root, missing, made)
     for plan in planned:
         if plan.change.data is not None:
@@ -321,7 +319,7 @@ def _stage(root: ConfinedFolder, planned: Sequence[_PlannedChange], record: Reco
 
 
 def _sync_folders(root: ConfinedFolder, record: Record) -> None:
-    """Have the names of what was staged last through a power cut."""
+    """Put the names of staged files on the disk."""
     named = [entry.real for entry in record.entries] + [*record.folders]
     for folder in {real.rpartition("/")[0] for real in named}:
         with contextlib.suppress(OSError):  # some file systems cannot sync a folder
