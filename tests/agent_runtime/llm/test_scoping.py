@@ -150,7 +150,7 @@ def test_in_a_long_file_it_is_rejected_by_name(asking: Asking) -> None:
     result = applied(merger, LONG, CHANGE, policy="lenient")
     assert LONG.count("\n") > MAX_LINES_AGAIN
     assert result.status == "rejected"
-    assert [check.name for check in result.file.checks if not check.ok][-1] == "check_region_kept"
+    assert [check.name for check in result.file.checks if not check.ok][-1] == "region_kept"
     assert len(engine.asked) == 1
 
 
