@@ -46,6 +46,7 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/structure.py --check
 
 format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .

@@ -97,18 +97,18 @@ class TokenSet:
             raise Unauthorized(f"the token {found.name!r} has expired; make another with `hunk token new`")
         return Principal(found.tenant, found.scopes, self.salts[found.tenant])
 
-    def with_token(self, token: AccessToken) -> TokenSet:
+    def add_token(self, token: AccessToken) -> TokenSet:
         """These and one more; a tenant's first token gives it its salt."""
         salts = {token.tenant: secrets.token_hex(SALT_BYTES), **self.salts}
         return TokenSet((*self.tokens, token), salts)
 
-    def without(self, token: AccessToken) -> TokenSet:
+    def remove_token(self, token: AccessToken) -> TokenSet:
         """These but for one; with its last token a tenant loses its salt, and what was kept for it."""
         left = tuple(one for one in self.tokens if one.id != token.id)
         tenants = {one.tenant for one in left}
         return TokenSet(left, {tenant: salt for tenant, salt in self.salts.items() if tenant in tenants})
 
-    def named(self, name_or_id: str) -> AccessToken | None:
+    def find_token(self, name_or_id: str) -> AccessToken | None:
         """The token of this name or ID."""
         return next((one for one in self.tokens if name_or_id in (one.name, one.id)), None)
 

@@ -37,7 +37,7 @@ def edit_for(path: str, edits: Sequence[ParsedEdit]) -> ParsedEdit:
     )
 
 
-def as_blocks(edit: ParsedEdit) -> str:
+def render_blocks(edit: ParsedEdit) -> str:
     """Write one file's edit as SEARCH/REPLACE blocks for a model to read; "" if it does not quote what it changes."""
     changes = edit.changes
     if isinstance(changes, Substitutions):

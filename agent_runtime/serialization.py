@@ -61,9 +61,9 @@ def _trace_from_json(answer: Mapping[str, Any]) -> AnswerTrace:
         path=answer["path"],
         region=answer["region"],
         purpose=answer["purpose"],
-        prompt=tuple(PromptRun(**_known(PromptRun, run)) for run in answer["prompt"]),
+        prompt=tuple(PromptRun(**_select_known(PromptRun, run)) for run in answer["prompt"]),
         output=tuple(OutputRun(run["text"], run["origin"], run["pass"], run["tokens"]) for run in answer["completion"]),
-        forwards=tuple(ForwardTrace(**_known(ForwardTrace, each)) for each in answer["forwards"]),
+        forwards=tuple(ForwardTrace(**_select_known(ForwardTrace, each)) for each in answer["forwards"]),
     )
 
 
@@ -79,34 +79,34 @@ def result_from_json(answer: Mapping[str, Any]) -> ApplyResult:
 def usage_from_json(usage: Mapping[str, Any]) -> Usage:
     """The `usage` of an answer."""
     by_source = {
-        source: SourceUsage(**_known(SourceUsage, each)) for source, each in usage.get("by_source", {}).items()
+        source: SourceUsage(**_select_known(SourceUsage, each)) for source, each in usage.get("by_source", {}).items()
     }
-    return Usage(**_known(Usage, usage) | {"by_source": by_source})
+    return Usage(**_select_known(Usage, usage) | {"by_source": by_source})
 
 
 def _file_from_json(file: Mapping[str, Any]) -> FileResult:
     checks = tuple(_check_from_json(check) for check in file["checks"])
     scope = _scope_from_json(file["scope"]) if file.get("scope") else None
-    readings = tuple(ScoredReading(**_known(ScoredReading, one)) for one in file.get("readings", ()))
-    repaired = tuple(UnaccountedLine(**_known(UnaccountedLine, line)) for line in file.get("repaired", ()))
-    known = _known(FileResult, file)
+    readings = tuple(ScoredReading(**_select_known(ScoredReading, one)) for one in file.get("readings", ()))
+    repaired = tuple(UnaccountedLine(**_select_known(UnaccountedLine, line)) for line in file.get("repaired", ()))
+    known = _select_known(FileResult, file)
     return FileResult(**known | {"checks": checks, "scope": scope, "readings": readings, "repaired": repaired})
 
 
 def _check_from_json(check: Mapping[str, Any]) -> Check:
-    lines = tuple(UnaccountedLine(**_known(UnaccountedLine, line)) for line in check.get("lines", ()))
-    return Check(**_known(Check, check) | {"lines": lines})
+    lines = tuple(UnaccountedLine(**_select_known(UnaccountedLine, line)) for line in check.get("lines", ()))
+    return Check(**_select_known(Check, check) | {"lines": lines})
 
 
 def _scope_from_json(scope: Mapping[str, Any]) -> GivenScope:
     regions = tuple((first, last) for first, last in scope["regions"])
-    return GivenScope(**_known(GivenScope, scope) | {"regions": regions})
+    return GivenScope(**_select_known(GivenScope, scope) | {"regions": regions})
 
 
 def reason_from_json(reason: Mapping[str, Any]) -> Reason:
     """One reason of a refusal."""
-    candidates = tuple(Reading(**_known(Reading, one)) for one in reason.get("candidates", ()))
-    return Reason(**_known(Reason, reason) | {"candidates": candidates})
+    candidates = tuple(Reading(**_select_known(Reading, one)) for one in reason.get("candidates", ()))
+    return Reason(**_select_known(Reason, reason) | {"candidates": candidates})
 
 
 def problem_of(fault: HunkError) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def fault_of(problem: Mapping[str, Any]) -> HunkError:
     return fault
 
 
-def _known(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+def _select_known(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
     names = {field.name for field in fields(cls)}
     return {name: value for name, value in values.items() if name in names}
 

@@ -153,7 +153,7 @@ class Options:
         """All options by name."""
         return {option.name: getattr(self, option.name) for option in fields(Options)}
 
-    def sent_options(self) -> dict[str, Any]:
+    def to_request_options(self) -> dict[str, Any]:
         """Those that a service takes from a request."""
         return {name: value for name, value in self.options().items() if name in SENT_OPTIONS}
 
@@ -368,7 +368,7 @@ class FileResult:
     confidence: float | None = None
 
     @property
-    def how(self) -> str:
+    def summary(self) -> str:
         """Who made the merge and how sure that is, in words."""
         return describe(self.certainty, self.rung, self.confidence)
 

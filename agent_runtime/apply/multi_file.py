@@ -16,15 +16,15 @@ from agent_runtime.apply.result import (
     Outcome,
     Version,
     decode,
+    encode_merged,
     file_result,
-    merged_version,
+    find_refusal,
     original_version,
     refusal,
-    refused,
     status_of,
     unreadable,
 )
-from agent_runtime.edit_selection import as_blocks
+from agent_runtime.edit_selection import render_blocks
 from agent_runtime.errors import BadRequest, TooLarge
 from agent_runtime.llm.interface import ModelTask
 from agent_runtime.types import (
@@ -148,7 +148,7 @@ class _File:
             status: Status = "noop"
         else:
             before = NO_FILE if self.before is None else original_version(data, source)
-            after = self._merged_version(source, by_model=by_model is not None and by_model.certainty == "model")
+            after = self._encode_result(source, by_model=by_model is not None and by_model.certainty == "model")
             checks = tuple(self.checks.values())
             status = status_of(checks, policy)
         move_to = self.now_at if self.now_at != path else ""
@@ -175,12 +175,12 @@ class _File:
         details = dict.fromkeys(outcome.detail for outcome in outcomes if isinstance(outcome, AlreadyApplied))
         return (Check("already_applied", True, " ".join(details)),)
 
-    def _merged_version(self, source: codec.SourceText, *, by_model: bool) -> Version:
+    def _encode_result(self, source: codec.SourceText, *, by_model: bool) -> Version:
         if self.text is None:
             return NO_FILE
         outcome = self.steps[0].by_rule.outcome
         ops = outcome.ops if len(self.steps) == 1 and not by_model and isinstance(outcome, Merged) else ()
-        return merged_version(self.text, source, by_model=by_model, ops=ops)
+        return encode_merged(self.text, source, by_model=by_model, ops=ops)
 
 
 def _find_open_steps(steps: Sequence[Step], texts: Mapping[str, str], request: PatchRequest) -> set[int]:
@@ -192,7 +192,7 @@ def _find_open_steps(steps: Sequence[Step], texts: Mapping[str, str], request: P
         outcome = step.by_rule.outcome
         is_plain = _is_plain_update(step, named)
         path = step.by_rule.path
-        reason = refused(outcome, step.edit, request, texts.get(path, ""), path, is_update=is_plain)
+        reason = find_refusal(outcome, step.edit, request, texts.get(path, ""), path, is_update=is_plain)
         if reason is not None:
             reasons.append(reason)
         elif is_plain and (request.mode == "model" or isinstance(outcome, Unresolved)):
@@ -205,12 +205,12 @@ def _find_open_steps(steps: Sequence[Step], texts: Mapping[str, str], request: P
 def _is_plain_update(step: Step, named: Counter[str]) -> bool:
     edit = step.edit
     alone = named[edit.path] == 1 and edit.move_to in ("", edit.path)
-    return edit.action == "update" and alone and bool(as_blocks(edit))
+    return edit.action == "update" and alone and bool(render_blocks(edit))
 
 
 def _make_task(step: Step, texts: Mapping[str, str], request: PatchRequest) -> ModelTask:
     path = step.by_rule.path
-    single = ApplyRequest(original=b"", edit=as_blocks(step.edit), path=path, **request.options())
+    single = ApplyRequest(original=b"", edit=render_blocks(step.edit), path=path, **request.options())
     return ModelTask(texts[path], single, step.edit, step.by_rule.outcome)
 
 

@@ -11,20 +11,20 @@ from agent_runtime.apply.multi_file import build_patch_results, merge_patch_by_r
 from agent_runtime.apply.result import (
     Outcome,
     decode,
+    encode_merged,
     file_result,
     find_endings_to_change,
-    merged_version,
+    find_refusal,
     original_version,
     reason_of,
     refusal,
-    refused,
+    set_path,
     status_of,
     unreadable,
     unsure,
-    with_path,
 )
 from agent_runtime.apply.rule_process import LargeFilesError, RuleProcesses
-from agent_runtime.edit_selection import as_blocks, edit_for
+from agent_runtime.edit_selection import edit_for, render_blocks
 from agent_runtime.errors import EditRefused, ModelUnavailable
 from agent_runtime.llm.interface import Merger, ModelChoice, ModelMerge, ModelTask, resolve_reuse_mode
 from agent_runtime.progress import (
@@ -122,7 +122,7 @@ class Applier:
                 with timings.phase("merge"):
                     merges.append((file, _merge_by_rule(file)))
             except EditRefused as fault:
-                reasons += with_path(fault.reasons, request.path)
+                reasons += set_path(fault.reasons, request.path)
         if reasons:
             raise refusal(reasons)
         tasks = [outcome for _, outcome in merges if isinstance(outcome, ModelTask)]
@@ -280,7 +280,7 @@ def _parse(request: ApplyRequest) -> _ParsedFile:
     if edit.action == "delete" or edit.move_to not in ("", edit.path):
         raise refusal([_whole_file_reason(edit, request.path)])
     if len(edits) > 1:
-        request = replace(request, edit=as_blocks(edit) or request.edit)
+        request = replace(request, edit=render_blocks(edit) or request.edit)
     return _ParsedFile(request, source, edit)
 
 
@@ -298,7 +298,7 @@ def _merge_by_rule(file: _ParsedFile) -> Outcome | ModelTask:
     """Merge by rules; return the task for the model where they leave the edit open. Raises EditRefused."""
     text, request, edit = file.source.text, file.request, file.edit
     by_rule = _create_or_merge(text, edit, request)
-    reason = refused(by_rule, edit, request, text, request.path)
+    reason = find_refusal(by_rule, edit, request, text, request.path)
     if reason is not None:
         raise refusal([reason])
     if request.mode == "model" or isinstance(by_rule, Unresolved):
@@ -365,7 +365,7 @@ def _build_result(file: _ParsedFile, outcome: Outcome) -> FileResult:
         repaired = repair_result(source.text, outcome.text, edit, language, (request.instruction,))
         if repaired is not None:
             outcome = replace(outcome, text=repaired.text, repaired=repaired.lines, verified=None)
-    after = merged_version(outcome.text, source, by_model=by_model, ops=outcome.ops)
+    after = encode_merged(outcome.text, source, by_model=by_model, ops=outcome.ops)
     # Of a model's text the written form counts: some slips of models are undone there.
     written = decode(after.data, request.path).text if by_model and after.data is not None else outcome.text
     endings = find_endings_to_change(source, after, outcome.ops)

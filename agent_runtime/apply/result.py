@@ -118,7 +118,7 @@ def original_version(data: bytes, source: codec.SourceText) -> Version:
     return Version(data, data.decode(source.encoding))
 
 
-def merged_version(
+def encode_merged(
     outcome_text: str, source: codec.SourceText, *, by_model: bool, ops: Sequence[LineOp] = ()
 ) -> Version:
     r"""A merged text with "\n" lines in the file's encoding, BOM and endings; raises BadFile where it does not fit."""
@@ -187,7 +187,7 @@ _BEYOND_A_MODEL = frozenset(
 )
 
 
-def refused(
+def find_refusal(
     by_rule: MergeOutcome, edit: ParsedEdit, request: Options, text: str, path: str, *, is_update: bool = True
 ) -> Reason | None:
     """Return why an edit is refused with what the rules made of it; None where they or a model may decide.
@@ -197,7 +197,7 @@ def refused(
     is_open, least = isinstance(by_rule, Unresolved), request.least_certainty
     if isinstance(by_rule, Unresolved) and not (is_update and may_ask_model(by_rule, edit, request.mode)):
         reason = reason_of(by_rule, text, path)
-        return _with_modes(reason) if is_update and may_ask_model(by_rule, edit, "auto") else reason
+        return _suggest_mode(reason) if is_update and may_ask_model(by_rule, edit, "auto") else reason
     if is_update and (is_open or request.mode == "model"):
         is_enough = is_as_sure(_surest_by_model(by_rule, request), least)
         return None if is_enough else unsure(by_rule, f"No model was asked: min_certainty is '{least}'.", text, path)
@@ -208,7 +208,7 @@ def refused(
     return None
 
 
-def _with_modes(reason: Reason) -> Reason:
+def _suggest_mode(reason: Reason) -> Reason:
     """Return the reason of an edit that a model could decide, were it not for the mode."""
     other = f", or {reason.suggestion[:1].lower()}{reason.suggestion[1:]}" if reason.suggestion else "."
     return replace(reason, suggestion=f"Use mode 'model' or 'auto'{other}")
@@ -256,7 +256,7 @@ def reason_of(unresolved: Unresolved, original: str, path: str) -> Reason:
         num_candidates=max(unresolved.num_candidates, len(unresolved.candidates)),
         nearest=unresolved.nearest,
         suggestion=unresolved.suggestion,
-        candidates=tuple(_reading(one, original) for one in kept),
+        candidates=tuple(_build_reading(one, original) for one in kept),
         path=path,
     )
 
@@ -275,12 +275,12 @@ def refusal(reasons: Sequence[Reason]) -> EditRefused:
     return EditRefused(f"{len(reasons)} files cannot be edited: {names}{more}", reasons=tuple(reasons))
 
 
-def with_path(reasons: Sequence[Reason], path: str) -> list[Reason]:
+def set_path(reasons: Sequence[Reason], path: str) -> list[Reason]:
     """Return the reasons, those that name no file as those of `path`."""
     return [reason if reason.path else replace(reason, path=path) for reason in reasons]
 
 
-def _reading(candidate: Candidate, original: str) -> Reading:
+def _build_reading(candidate: Candidate, original: str) -> Reading:
     confidence = None if candidate.confidence is None else round(candidate.confidence, 4)
     return Reading(round(candidate.score, 4), candidate.why, _short_diff(original, candidate.text), confidence)
 

@@ -172,7 +172,7 @@ def _format_headline(file: FileResult, destination: str) -> Text:
         return Text(f"nothing to do: {file.checks[0].detail}", style="bold")
     if file.status == "rejected":
         return Text("rejected by a check; nothing was written", style="bold red")
-    return Text(f"merged {file.how}; {destination}", style="bold")
+    return Text(f"merged {file.summary}; {destination}", style="bold")
 
 
 def _describe_scope(scope: GivenScope) -> str:

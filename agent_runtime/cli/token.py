@@ -55,11 +55,11 @@ def new_command(
     made, text = new_token(name, tenant or name, scopes, now, expires)
 
     def add(known: TokenSet) -> TokenSet:
-        if known.named(name) is not None:
+        if known.find_token(name) is not None:
             raise BadRequest(
                 f"there is a token {name!r} already; choose another name, or revoke it first", field="name"
             )
-        return known.with_token(made)
+        return known.add_token(made)
 
     store = _open_file(file)
     store.change(add)
@@ -94,11 +94,11 @@ def revoke_command(
     revoked: list[AccessToken] = []
 
     def remove(known: TokenSet) -> TokenSet:
-        found = known.named(name)
+        found = known.find_token(name)
         if found is None:
             raise BadRequest(f"there is no token {name!r}; `hunk token list` lists them", field="name")
         revoked.append(found)
-        return known.without(found)
+        return known.remove_token(found)
 
     _open_file(file).change(remove)
     if as_json:

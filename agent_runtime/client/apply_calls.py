@@ -63,7 +63,7 @@ def apply_patch_call(request: PatchRequest, read: Reader, *, model: str | None =
     texts = [
         {"path": path, **_encode_file(data, path)} for path, data in read_files(parse_edits(request), read).items()
     ]
-    body = {"edit": request.edit, "files": texts, **request.sent_options(), "model": model}
+    body = {"edit": request.edit, "files": texts, **request.to_request_options(), "model": model}
     return Call("POST", "/apply", result_from_json, body, changes_nothing=True, works=True)
 
 
@@ -105,11 +105,11 @@ def build_body(request: EditRequest) -> dict[str, Any]:
     given = {"prediction": request.prediction} if request.prediction is not None else {}
     if isinstance(request, ApplyRequest):
         file = {"path": request.path, **_encode_file(request.original, request.path)}
-        return {"edit": request.edit, **file, **given, **request.sent_options()}
+        return {"edit": request.edit, **file, **given, **request.to_request_options()}
     file = {"path": request.path} if request.path else {}
     workspace = {"workspace": request.workspace} if request.workspace is not None else {}
     precondition = _build_precondition(request)
-    return {"edit": request.edit, **file, **workspace, **precondition, **given, **request.sent_options()}
+    return {"edit": request.edit, **file, **workspace, **precondition, **given, **request.to_request_options()}
 
 
 def _build_precondition(request: WorkspaceRequest) -> dict[str, Any]:

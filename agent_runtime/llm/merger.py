@@ -13,7 +13,7 @@ from agent_runtime.llm.chat import LoadedChat
 from agent_runtime.llm.file_encoder import FileEncoder
 from agent_runtime.llm.generate import Run, fault_of, run_together, usage_of
 from agent_runtime.llm.interface import ModelChoice, ModelMerge, ModelTask, resolve_reuse_mode, reuse_of
-from agent_runtime.llm.region_questions import Question, given, questions, scope_of, whole_file
+from agent_runtime.llm.region_questions import Question, describe_scope, questions, scope_of, whole_file
 from agent_runtime.llm.scorer import best_of, score_answers, sound, weigh
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import TokenizerBundle
@@ -154,7 +154,7 @@ class ModelMerger:
             truncated=written.truncated,
             usage=total_usage([usage_of(result.usage) for result in run.results]),
             timings=clock.by_phase,
-            scope=given(scope),
+            scope=describe_scope(scope),
             checks=() if scope.whole else (written.kept,),
         )
 
@@ -175,19 +175,21 @@ class ModelMerger:
         if not numbers and may_write:
             return self.merge(task, context, progress)
         if not numbers:
-            return ModelChoice(None, (), Usage(), clock.by_phase, given(scope))
-        readings = self._weighed(task, scope, [candidates[at] for at in numbers], context, progress, run, clock)
+            return ModelChoice(None, (), Usage(), clock.by_phase, describe_scope(scope))
+        readings = self._score_candidates(
+            task, scope, [candidates[at] for at in numbers], context, progress, run, clock
+        )
         usage = total_usage([usage_of(result.usage) for result in run.results])
         best = best_of(readings)
         if best is not None or not may_write:
             number = None if best is None else numbers[best]
-            return ModelChoice(number, readings, usage, clock.by_phase, given(scope))
+            return ModelChoice(number, readings, usage, clock.by_phase, describe_scope(scope))
         made = self.merge(task, context, progress)
         for name, milliseconds in made.timings.items():
             clock.by_phase[name] = clock.by_phase.get(name, 0.0) + milliseconds
         return replace(made, usage=total_usage([usage, made.usage]), timings=clock.by_phase, readings=readings)
 
-    def _weighed(
+    def _score_candidates(
         self,
         task: ModelTask,
         scope: Scope,
@@ -200,7 +202,7 @@ class ModelMerger:
         """Ask about all regions at once how likely each candidate's text is there."""
         started = time.perf_counter()
         progress.on_phase("prompt")
-        asked = [self._asked(question, scope.outline, task, "exact") for question in questions(task, scope)]
+        asked = [self._build_question(question, scope.outline, task, "exact") for question in questions(task, scope)]
         texts = [cut(task.text, candidate.text, scope.regions) for candidate in candidates]
         answers = [[self._answer(regions[number], one) for regions in texts] for number, one in enumerate(asked)]
         prompts = [one.prompt for one in asked]
@@ -237,7 +239,7 @@ class ModelMerger:
         started = time.perf_counter()
         progress.on_phase("prompt")
         mode = resolve_reuse_mode(task.request.reuse, self._reuse)
-        asked = [self._asked(question, scope.outline, task, mode) for question in questions(task, scope)]
+        asked = [self._build_question(question, scope.outline, task, mode) for question in questions(task, scope)]
         requests = [self._generation(one.prompt, task.request, mode) for one in asked]
         drafts = [
             draft_of(one.question, one.prompt, one.encoder, self._loaded.text) if task.request.draft == "copy" else None
@@ -262,7 +264,7 @@ class ModelMerger:
             kept=check_region_kept(scope.regions, answers),
         )
 
-    def _asked(self, question: Question, outline: str, task: ModelTask, mode: ReuseMode) -> _Asked:
+    def _build_question(self, question: Question, outline: str, task: ModelTask, mode: ReuseMode) -> _Asked:
         text, tokenizer = question.region.text, self._loaded.text.tokenizer
         request, is_file = task.request, text == task.text
         known = self._files.find_tokens(request.path, text, request.root) if self._files and is_file else None

@@ -24,9 +24,9 @@ class ModelSlot:
 
     def get(self) -> Merger:
         """The model, for whoever needs it; raises ModelUnavailable while it loads, or what loading raised."""
-        return self.loaded()
+        return self.get_loaded()
 
-    def loaded(self) -> Merger:
+    def get_loaded(self) -> Merger:
         """The model if it is there already; never waits, raises as `get` does."""
         if self._fault is not None:
             raise self._fault
@@ -64,7 +64,7 @@ class ModelSlot:
             try:
                 self.load()
             except Exception as error:  # noqa: BLE001 -- the outermost loop of this thread: nobody else would hear of it
-                self._fault = error if isinstance(error, HunkError) else as_fault(self.name, error)
+                self._fault = error if isinstance(error, HunkError) else to_model_unavailable(self.name, error)
                 on_fault(self._fault)
             else:
                 on_loaded()
@@ -72,7 +72,7 @@ class ModelSlot:
         threading.Thread(target=work, name="load-model", daemon=True).start()
 
 
-def as_fault(name: str, error: Exception) -> ModelUnavailable:
+def to_model_unavailable(name: str, error: Exception) -> ModelUnavailable:
     """What loading raised that nobody foresaw."""
     return ModelUnavailable(f"model {name} cannot be loaded: {type(error).__name__}: {error}")
 
@@ -93,8 +93,8 @@ class ModelOnDemand(ModelSlot):
                 except HunkError:
                     raise
                 except Exception as error:  # a file that cannot be mapped, memory that is not there
-                    raise as_fault(self.name, error) from error
-        return self.loaded()
+                    raise to_model_unavailable(self.name, error) from error
+        return self.get_loaded()
 
     def close(self) -> None:
         """Close the model, and hold it no more."""

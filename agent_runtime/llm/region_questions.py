@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent_runtime.edit_selection import as_blocks
+from agent_runtime.edit_selection import render_blocks
 from agent_runtime.llm.interface import ModelTask
 from agent_runtime.types import GivenScope
 from editor import scope as editor_scope
@@ -45,7 +45,7 @@ def questions(task: ModelTask, scope: Scope) -> list[Question]:
     """The questions of a scope's regions, in the order of the file."""
     expected: tuple[str, ...] | None = None
     if task.request.prediction is not None:
-        expected = editor_scope.cut(task.text, _as_text(task.request.prediction), scope.regions)
+        expected = editor_scope.cut(task.text, _normalize_prediction(task.request.prediction), scope.regions)
     return [
         Question(
             region=region,
@@ -58,7 +58,7 @@ def questions(task: ModelTask, scope: Scope) -> list[Question]:
     ]
 
 
-def given(scope: Scope) -> GivenScope:
+def describe_scope(scope: Scope) -> GivenScope:
     """The scope as the answer tells it."""
     regions = tuple((region.first_line + 1, region.end_line) for region in scope.regions if region.num_lines)
     num_lines = sum(region.num_lines for region in scope.regions)
@@ -70,9 +70,9 @@ def _edit_text(task: ModelTask, part: ParsedEdit | None) -> str:
         return task.request.edit.strip("\n")
     if isinstance(part.changes, Sketch):
         return render_snippet(part.changes, find_language(task.request.path))
-    return as_blocks(part).removesuffix("\n")
+    return render_blocks(part).removesuffix("\n")
 
 
-def _as_text(prediction: str) -> str:
+def _normalize_prediction(prediction: str) -> str:
     r"""A prediction with "\n" lines and no BOM, as the texts are that the model sees."""
     return prediction.removeprefix("\ufeff").replace("\r\n", "\n")

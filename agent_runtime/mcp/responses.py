@@ -177,7 +177,7 @@ def _format_headline(file: FileResult, *, written: bool) -> str:
         return f"{file.path}: nothing to do: {file.checks[0].detail}"
     if file.status == "rejected":
         return f"{file.path}: rejected by a check; nothing was written"
-    return f"{file.path}: merged {file.how}; {'written' if written else 'not written (dry_run)'}"
+    return f"{file.path}: merged {file.summary}; {'written' if written else 'not written (dry_run)'}"
 
 
 def _list_failed_checks(file: FileResult) -> list[str]:

@@ -137,7 +137,7 @@ class Admission:
         except HunkError as fault:
             if begun:
                 raise
-            self._counters.refused(fault.limit if isinstance(fault, TooManyRequests) else fault.kind)
+            self._counters.count_refusal(fault.limit if isinstance(fault, TooManyRequests) else fault.kind)
             await problem_response(fault)(scope, receive, send)
 
 

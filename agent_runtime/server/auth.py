@@ -89,7 +89,7 @@ class Throttle:
         self._clock = clock
         self._free_at: OrderedDict[str, float] = OrderedDict()
 
-    def failed(self, address: str) -> float:
+    def record_failure(self, address: str) -> float:
         """Note a failure; the seconds until the next one is answered, 0 where this one still is."""
         key = network_of(address)
         now = self._clock()
@@ -141,7 +141,7 @@ class BearerTokens:
             return self._tokens.principal(_token(sent))
         except Unauthorized:
             client = scope.get("client")
-            wait_s = self._throttle.failed(client[0] if client else "")
+            wait_s = self._throttle.record_failure(client[0] if client else "")
             if not wait_s:
                 raise
             raise TooManyRequests(

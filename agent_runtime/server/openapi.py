@@ -40,12 +40,12 @@ from agent_runtime.types import ApplyRequest, FileResult, Reason, Status, Usage
 @cache
 def examples() -> dict[str, Any]:
     """By method and path."""
-    merged = _merged()
+    merged = _run_example()
     others = json.loads(files("agent_runtime.server").joinpath("examples.json").read_text(encoding="utf-8"))
     return {"POST /apply": merged, "POST /sessions/{session_id}/apply": merged, **others}
 
 
-def _merged() -> dict[str, Any]:
+def _run_example() -> dict[str, Any]:
     """The answer to the first example of a request, as the service gives it."""
 
     def no_model() -> NoReturn:

@@ -90,7 +90,7 @@ def is_openai(scope: Scope) -> bool:
 def error_response(fault: HunkError) -> Response:
     """A fault as OpenAI's error."""
     problem = problem_of(fault)
-    return Response(_encoded(problem), status_of(problem), media_type="application/json")
+    return Response(_encode(problem), status_of(problem), media_type="application/json")
 
 
 class OpenAIErrors:
@@ -131,7 +131,7 @@ class _Rewriting:
 
     async def _send_rewritten(self, start: Message) -> None:
         problem = json.loads(self._body)
-        body = _encoded(problem)
+        body = _encode(problem)
         headers = MutableHeaders(scope=start)
         headers["content-type"] = "application/json"
         headers["content-length"] = str(len(body))
@@ -139,7 +139,7 @@ class _Rewriting:
         await self._send({"type": "http.response.body", "body": body})
 
 
-def _encoded(problem: Mapping[str, Any]) -> bytes:
+def _encode(problem: Mapping[str, Any]) -> bytes:
     return json.dumps(error_of(problem)).encode()  # in ASCII: what was sent may hold a lone surrogate, and is quoted
 
 
@@ -152,8 +152,8 @@ PROBLEM_MEDIA = "application/problem+json"
 
 def add_problems(app: FastAPI) -> None:
     """Have the application answer faults with problems."""
-    app.add_exception_handler(RequestValidationError, _malformed)
-    app.add_exception_handler(HTTPException, _refused_by_framework)
+    app.add_exception_handler(RequestValidationError, _answer_malformed)
+    app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(HunkError, _fault)
     app.add_exception_handler(Exception, _bug)
 
@@ -179,7 +179,7 @@ def fault_of_bug(error: Exception) -> HunkError:
     return HunkError(f"a fault of this service ({type(error).__name__}); its log has the details")
 
 
-async def _malformed(request: Request, error: Exception) -> Response:
+async def _answer_malformed(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     sent = request.headers.get("content-type", "")
     if isinstance(error.body, bytes) and error.body:  # the framework reads nothing but JSON
@@ -204,7 +204,7 @@ async def _bug(request: Request, error: Exception) -> Response:
     return response
 
 
-async def _refused_by_framework(request: Request, error: Exception) -> Response:
+async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path
     match error.status_code:

@@ -118,7 +118,7 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         if scope["method"] not in WITH_BODY:  # its body means nothing, and is not read
-            await self._app(scope, _replayed(b"", receive), _closing(send))
+            await self._app(scope, _replay(b"", receive), _close_after(send))
             return
         held = BytesIO()  # grows without copying what it holds, which a list of pieces could not be joined without
         holder = holder_of(scope)
@@ -136,7 +136,7 @@ class BodyLimit:
                 response.headers["Connection"] = "close"  # what is left of the body is not waited for
                 await response(scope, receive, send)
                 return
-            await self._app(scope, _replayed(body, receive), send)
+            await self._app(scope, _replay(body, receive), send)
         finally:
             self._held.give_back(holder, held.tell())
 
@@ -168,16 +168,16 @@ class BodyLimit:
             raise TooLarge(f"the request's body is over the limit of {self._max_bytes / 1e6:.0f} MB")
 
 
-def _closing(send: Send) -> Send:
+def _close_after(send: Send) -> Send:
     """What sends an answer with which the connection ends, as what is left of the body is not waited for."""
 
-    async def closing(message: Message) -> None:
+    async def send_and_close(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = [*message.get("headers", ()), (b"connection", b"close")]
             message = {**message, "headers": headers}
         await send(message)
 
-    return closing
+    return send_and_close
 
 
 def _has_body(scope: Scope) -> bool:
@@ -185,18 +185,18 @@ def _has_body(scope: Scope) -> bool:
     return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def _replay(body: bytes, receive: Receive) -> Receive:
     """What gives the body at first, and then what comes behind it: that the sender has left."""
     is_new = True
 
-    async def replayed() -> Message:
+    async def receive_again() -> Message:
         nonlocal is_new
         if is_new:
             is_new = False
             return {"type": "http.request", "body": body, "more_body": False}
         return await receive()
 
-    return replayed
+    return receive_again
 
 
 LARGE_BYTES = 1 << 20
@@ -271,7 +271,7 @@ def parse_json(text: bytes) -> Any:
         bare += b'"%d"' % len(strings)
         strings.append(string)
     _add_bare(bare, text, at, len(text) if quote < 0 else quote + 1)
-    return _with_strings(_parse(bare), strings)
+    return _restore_strings(_parse(bare), strings)
 
 
 def _check_utf8(text: bytes) -> None:
@@ -331,12 +331,12 @@ def _parse(bare: bytearray) -> Any:
     return json.JSONDecoder().decode(bare.decode("utf-8", "surrogatepass"))
 
 
-def _with_strings(value: Any, strings: list[str]) -> Any:
+def _restore_strings(value: Any, strings: list[str]) -> Any:
     """A value with the strings in place of their numbers."""
     if isinstance(value, str):
         return strings[int(value)]
     if isinstance(value, list):
-        return [_with_strings(each, strings) for each in value]
+        return [_restore_strings(each, strings) for each in value]
     if isinstance(value, dict):
-        return {strings[int(name)]: _with_strings(each, strings) for name, each in value.items()}
+        return {strings[int(name)]: _restore_strings(each, strings) for name, each in value.items()}
     return value

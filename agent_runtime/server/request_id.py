@@ -37,9 +37,9 @@ class RequestId:
         sent = Headers(scope=scope).get(HEADER, "")
         scope[KEY] = sent if _SANE.fullmatch(sent) else uuid4().hex
 
-        async def with_id(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)[HEADER] = scope[KEY]
             await send(message)
 
-        await self._app(scope, receive, with_id)
+        await self._app(scope, receive, send_with_id)

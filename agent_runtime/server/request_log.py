@@ -82,7 +82,7 @@ class RequestLog:
         started = time.perf_counter()
         status = LEFT
 
-        async def watched(message: Message) -> None:
+        async def send_and_record(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -91,7 +91,7 @@ class RequestLog:
         token = _RECORD.set(record)
         self._counters.http_began()
         try:
-            await self._app(scope, receive, watched)
+            await self._app(scope, receive, send_and_record)
         except Exception:
             status = 500  # what answers it stands further out
             raise

@@ -108,7 +108,7 @@ class StreamedResponse(StreamingResponse):
     def __init__(
         self, parts: AsyncIterator[bytes], on_end: Callable[[], None], media_type: str, headers: Mapping[str, str]
     ) -> None:
-        super().__init__(_in_chunks(parts), headers={**UNBUFFERED, **headers}, media_type=media_type)
+        super().__init__(_iterate_chunks(parts), headers={**UNBUFFERED, **headers}, media_type=media_type)
         self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -119,7 +119,7 @@ class StreamedResponse(StreamingResponse):
             self._on_end()
 
 
-async def _in_chunks(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _iterate_chunks(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     async for part in parts:
         for start in range(0, len(part), CHUNK_BYTES):
             yield part[start : start + CHUNK_BYTES]

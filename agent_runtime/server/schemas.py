@@ -153,7 +153,7 @@ class ApplyBody(BaseModel):
 def fault_of_validation(errors: Sequence[Any], what: str = "the body") -> BadRequest:
     """What pydantic found, as a field that is not supported or, if there is none, as a malformed request."""
     first = errors[0]
-    place = [str(part)[:MAX_NAME] for part in _within(first["loc"])]
+    place = [str(part)[:MAX_NAME] for part in _strip_location(first["loc"])]
     field = place[0] if place else ""
     if first["type"] == "json_invalid":
         return BadRequest(f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}")
@@ -164,7 +164,7 @@ def fault_of_validation(errors: Sequence[Any], what: str = "the body") -> BadReq
     return BadRequest(f"field {'.'.join(place)!r}: {first['msg']}", field=field)
 
 
-def _within(place: Sequence[Any]) -> Sequence[Any]:
+def _strip_location(place: Sequence[Any]) -> Sequence[Any]:
     """Without the part of the request, with which the framework's places begin."""
     is_part = place[:1] == ("body",) or (len(place) > 1 and place[0] in ("query", "path", "header", "cookie"))
     return place[1:] if is_part else place

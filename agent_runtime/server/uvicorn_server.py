@@ -90,14 +90,14 @@ class DrainingServer(uvicorn.Server):
         loop = asyncio.get_running_loop()
         handled = (signal.SIGINT, signal.SIGTERM)
         for number in handled:
-            loop.add_signal_handler(number, self._told_to_end, number)
+            loop.add_signal_handler(number, self._on_signal, number)
         try:
             yield
         finally:
             for number in handled:
                 loop.remove_signal_handler(number)
 
-    def _told_to_end(self, number: int) -> None:
+    def _on_signal(self, number: int) -> None:
         if self.signal is not None:
             leave(128 + number)
         self.signal = number

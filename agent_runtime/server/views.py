@@ -48,10 +48,10 @@ def changes_between(given: SnapshotHistory, since: Snapshot, until: Snapshot) ->
     changes = until.changes(since)
     if len(changes) > MAX_CHANGES:
         raise SnapshotGone(f"{len(changes)} files have changed since, over {MAX_CHANGES}: read the snapshot again")
-    return WorkspaceChanges(given.add(since), given.add(until), tuple(_changed(change) for change in changes))
+    return WorkspaceChanges(given.add(since), given.add(until), tuple(_build_change(change) for change in changes))
 
 
-async def changed(cache: RepoCache, since: Snapshot) -> None:
+async def wait_for_change(cache: RepoCache, since: Snapshot) -> None:
     """Until the cache has another snapshot than this; raises NotIndexed where it is closed meanwhile."""
     with suppress(CacheClosed), cache.subscribe() as updates:
         if cache.snapshot().version != since.version:  # it changed before we listened
@@ -62,7 +62,7 @@ async def changed(cache: RepoCache, since: Snapshot) -> None:
     raise NotIndexed("the workspace is not watched any more: it was removed, or the service ends")
 
 
-def _changed(change: FileChange) -> ChangedFile:
+def _build_change(change: FileChange) -> ChangedFile:
     return ChangedFile(
         change.path,
         change.kind,

@@ -69,10 +69,10 @@ class LineWriter(logging.Handler):
         with suppress(OSError, ValueError):  # whoever read it is gone
             while (line := self._lines.get()) is not None:
                 self._write(line)
-                if lost := self._lost():
+                if lost := self._format_lost():
                     self._write(lost)
 
-    def _lost(self) -> str:
+    def _format_lost(self) -> str:
         """A line about those that were lost since the last one, if there are any."""
         lost, self._num_lost = self._num_lost, 0
         event = logging.LogRecord("hunk.log", logging.WARNING, "", 0, "lines were lost", None, None)
@@ -98,8 +98,8 @@ class TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line, in one piece whatever the values hold."""
         event = _event(record)
-        first = f"{event.pop('time')} {event.pop('level'):7} {_shown(event.pop('message'), words=True)}"
-        return " ".join([first, *(f"{name}={_shown(value)}" for name, value in event.items())])
+        first = f"{event.pop('time')} {event.pop('level'):7} {_format_value(event.pop('message'), words=True)}"
+        return " ".join([first, *(f"{name}={_format_value(value)}" for name, value in event.items())])
 
 
 def _event(record: logging.LogRecord) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def _event(record: logging.LogRecord) -> dict[str, Any]:
     return event
 
 
-def _shown(value: object, *, words: bool = False) -> str:
+def _format_value(value: object, *, words: bool = False) -> str:
     text = str(value)
     spoils = "\n\r" if words else '"= \t\n\r'
     plain = text.isprintable() and text and not any(character in spoils for character in text)

@@ -127,7 +127,7 @@ class RequestCounters(Observer):
         self._http.labels(method, route, str(status)).inc()
         self._http_seconds.labels(route).observe(seconds)
 
-    def refused(self, limit: str) -> None:
+    def count_refusal(self, limit: str) -> None:
         """A limit has refused an HTTP request."""
         self._refused.labels(limit).inc()
 

@@ -78,7 +78,7 @@ def make_setting(folder: Path) -> Setting:
     file, tokens = TokenFile(folder / "tokens.json"), {}
     for tenant in (POLITE, ATTACKER):
         token, tokens[tenant] = new_token(tenant, tenant, frozenset(("admin",)), datetime.now(UTC))
-        file.change(lambda known, token=token: known.with_token(token))  # type: ignore[misc]
+        file.change(lambda known, token=token: known.add_token(token))  # type: ignore[misc]
     _make_model(folder / "model")
     return Setting(folder, tokens)
 

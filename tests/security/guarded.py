@@ -54,7 +54,7 @@ def make_tokens(path: Path, wanted: Mapping[str, tuple[str, tuple[AccessScope, .
     texts = {}
     for name, (tenant, scopes) in wanted.items():
         token, texts[name] = new_token(name, tenant, frozenset(scopes), datetime.now(UTC))
-        TokenFile(path).change(lambda known, token=token: known.with_token(token))  # type: ignore[misc]
+        TokenFile(path).change(lambda known, token=token: known.add_token(token))  # type: ignore[misc]
     return texts
 
 

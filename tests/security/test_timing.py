@@ -49,7 +49,7 @@ def share_of_slower(first: Callable[[], object], second: Callable[[], object], n
 @pytest.mark.e2e
 def test_a_token_that_is_nearly_right_takes_no_longer() -> None:
     token, text = new_token("ann", "acme", frozenset({"apply"}), NOW)
-    known = TokenSet().with_token(token)
+    known = TokenSet().add_token(token)
     other = "A" if text[-1] != "A" else "B"
     at_once, at_last = f"{text[:18]}{other}{text[19:]}", text[:-1] + other
     assert len(at_once) == len(at_last) == len(text)
@@ -78,7 +78,7 @@ def test_a_comparison_that_ends_early_would_be_seen() -> None:
 def test_the_id_of_a_token_says_nothing_of_its_secret() -> None:
     """An ID that is known is no secret, but it costs the same hash and comparison as one that is not."""
     token, text = new_token("ann", "acme", frozenset({"apply"}), NOW)
-    known = TokenSet().with_token(token)
+    known = TokenSet().add_token(token)
     hashed = []
 
     def counted(sent: str) -> str:

@@ -30,7 +30,7 @@ def made(name: str = "ann", tenant: str = "acme", expires: datetime | None = Non
 
 def test_a_token_is_known_by_its_text_alone_and_nothing_kept_gives_it_back() -> None:
     token, text = made()
-    known = TokenSet().with_token(token)
+    known = TokenSet().add_token(token)
     principal = known.principal(text, NOW)
     assert (principal.tenant, principal.scopes) == ("acme", {"apply"})
     assert re.fullmatch(r"hunk_[0-9a-f]{12}_[\w-]{43}", text)
@@ -41,12 +41,12 @@ def test_a_token_is_known_by_its_text_alone_and_nothing_kept_gives_it_back() -> 
 
 def test_each_tenant_has_a_salt_of_its_own_that_outlives_all_tokens_but_its_last() -> None:
     first, second, other = made("a")[0], made("b")[0], made("c", "other")[0]
-    known = TokenSet().with_token(first).with_token(second).with_token(other)
+    known = TokenSet().add_token(first).add_token(second).add_token(other)
     salt = known.salts["acme"]
     assert len(salt) == 32
     assert salt != known.salts["other"]
-    assert known.without(first).salts["acme"] == salt
-    again = known.without(first).without(second).with_token(first)
+    assert known.remove_token(first).salts["acme"] == salt
+    again = known.remove_token(first).remove_token(second).add_token(first)
     assert again.salts["acme"] != salt
     assert again.salts["other"] == known.salts["other"]
 
@@ -65,12 +65,12 @@ def test_no_other_text_is_the_token(change: int) -> None:
         token.sha256,
     ][change]
     with pytest.raises(Unauthorized):
-        TokenSet().with_token(token).principal(changed, NOW)
+        TokenSet().add_token(token).principal(changed, NOW)
 
 
 def test_a_token_expires() -> None:
     token, text = made(expires=NOW + timedelta(days=1))
-    known = TokenSet().with_token(token)
+    known = TokenSet().add_token(token)
     assert known.principal(text, NOW + timedelta(hours=23)).tenant == "acme"
     with pytest.raises(Unauthorized, match="'ann' has expired"):
         known.principal(text, NOW + timedelta(days=1))
@@ -83,7 +83,7 @@ def file(tmp_path: Path) -> TokenFile:
 
 def test_the_file_is_private_and_holds_what_was_put_there(file: TokenFile) -> None:
     token, text = made(expires=NOW)
-    file.change(lambda known: known.with_token(token))
+    file.change(lambda known: known.add_token(token))
     assert file.path.stat().st_mode & 0o777 == 0o600
     assert file.path.parent.stat().st_mode & 0o777 == 0o700
     assert file.read() == TokenSet([token], file.read().salts)
@@ -118,7 +118,7 @@ def test_a_damaged_file_is_refused_and_its_content_not_shown(file: TokenFile, co
 
 def test_a_token_without_salt_and_two_of_one_name_are_refused(file: TokenFile) -> None:
     token = made()[0]
-    file.change(lambda known: known.with_token(token))
+    file.change(lambda known: known.add_token(token))
     held = json.loads(file.path.read_text())
     for changed in (held | {"salts": {}}, held | {"tokens": held["tokens"] * 2}):
         file.path.write_text(json.dumps(changed))
@@ -146,28 +146,28 @@ def test_the_address_that_a_sender_says_it_has_does_not_count(tmp_path: Path) ->
 def test_the_throttle_lets_a_burst_pass_and_then_one_at_a_time() -> None:
     now = 0.0
     throttle = Throttle(lambda: now)
-    assert [throttle.failed("1.1.1.1") for _ in range(BURST)] == [0.0] * BURST
-    assert throttle.failed("1.1.1.1") == REFILL_SECONDS
-    assert throttle.failed("1.1.1.2") == 0.0
+    assert [throttle.record_failure("1.1.1.1") for _ in range(BURST)] == [0.0] * BURST
+    assert throttle.record_failure("1.1.1.1") == REFILL_SECONDS
+    assert throttle.record_failure("1.1.1.2") == 0.0
     now += REFILL_SECONDS
-    assert throttle.failed("1.1.1.1") == 0.0
-    assert throttle.failed("1.1.1.1") == REFILL_SECONDS
+    assert throttle.record_failure("1.1.1.1") == 0.0
+    assert throttle.record_failure("1.1.1.1") == REFILL_SECONDS
     now += 1e6
-    assert [throttle.failed("1.1.1.1") for _ in range(BURST + 1)] == [0.0] * BURST + [REFILL_SECONDS]
+    assert [throttle.record_failure("1.1.1.1") for _ in range(BURST + 1)] == [0.0] * BURST + [REFILL_SECONDS]
 
 
 def test_an_ipv6_client_counts_with_its_network() -> None:
     throttle = Throttle(lambda: 0.0)
-    waits = [throttle.failed(f"2001:db8:1:2::{number:x}") for number in range(BURST + 1)]
+    waits = [throttle.record_failure(f"2001:db8:1:2::{number:x}") for number in range(BURST + 1)]
     assert waits == [0.0] * BURST + [REFILL_SECONDS]
-    assert throttle.failed("2001:db8:1:3::1") == 0.0
-    assert throttle.failed("::ffff:10.0.0.1") == throttle.failed("::ffff:10.0.0.2") == 0.0
+    assert throttle.record_failure("2001:db8:1:3::1") == 0.0
+    assert throttle.record_failure("::ffff:10.0.0.1") == throttle.record_failure("::ffff:10.0.0.2") == 0.0
 
 
 def test_the_table_of_addresses_is_bounded() -> None:
     throttle = Throttle(lambda: 0.0)
     for number in range(MAX_ADDRESSES + 100):
-        throttle.failed(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+        throttle.record_failure(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
     assert len(throttle) == MAX_ADDRESSES
 
 
@@ -276,7 +276,7 @@ def test_whoever_fails_too_often_is_told_to_wait_and_a_right_token_passes_all_th
 def test_a_change_of_the_file_holds_from_the_next_request_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with guarded(tmp_path, wanted={"all": ("acme", ("apply",)), "more": ("acme", ("apply",))}) as service:
         assert service.ask("POST", "/apply", "all", json=EDIT).status_code == 200
-        service.file.change(lambda known: known.without(known.named("all")))  # type: ignore[arg-type]
+        service.file.change(lambda known: known.remove_token(known.find_token("all")))  # type: ignore[arg-type]
         assert service.ask("POST", "/apply", "all", json=EDIT).status_code == 401
         assert service.ask("POST", "/apply", "more", json=EDIT).status_code == 200
         held = service.file.path.read_bytes()

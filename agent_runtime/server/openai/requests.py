@@ -277,7 +277,7 @@ def read_apply_message(text: str) -> ApplyMessage | None:
     if not readings:
         return None
     *instruction, code, update = (text[start:end] for start, end in readings[0])
-    code, update = _without_layout(code, update)
+    code, update = _strip_layout(code, update)
     return ApplyMessage(code, update, "".join(instruction).strip())
 
 
@@ -307,7 +307,7 @@ def _is_balanced(text: str, start: int, end: int) -> bool:
     return all(text.count(f"<{tag}>", start, end) == text.count(f"</{tag}>", start, end) for tag in _TAGS)
 
 
-def _without_layout(code: str, update: str) -> tuple[str, str]:
+def _strip_layout(code: str, update: str) -> tuple[str, str]:
     """The texts without the line ends that only set them apart from the tags."""
     if all(_FIRST_LINE.search(text) and _LAST_LINE.search(text[1:]) for text in (code, update)):
         code, update = (_LAST_LINE.sub("", _FIRST_LINE.sub("", text)) for text in (code, update))

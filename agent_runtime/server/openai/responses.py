@@ -93,7 +93,7 @@ class Completion:
         """The answer in one piece."""
         message = {"role": "assistant", "content": reply.text, "refusal": None}
         choice = {"index": 0, "message": message} | _end(reply)
-        return self._framed("chat.completion", [choice]) | {
+        return self._build_object("chat.completion", [choice]) | {
             "usage": usage_to_json(reply.usage),
             "hunk": reply.extension,
         }
@@ -108,20 +108,20 @@ class Completion:
 
     def end(self, reply: OpenAIReply) -> dict[str, Any]:
         """The chunk behind the text: why it ends there, and the logarithms of all tokens' probabilities."""
-        return self._framed("chat.completion.chunk", [{"index": 0, "delta": {}} | _end(reply)]) | {
+        return self._build_object("chat.completion.chunk", [{"index": 0, "delta": {}} | _end(reply)]) | {
             "hunk": reply.extension
         }
 
     def usage(self, reply: OpenAIReply) -> dict[str, Any]:
         """The last chunk, where it is asked for."""
-        return self._framed("chat.completion.chunk", []) | {"usage": usage_to_json(reply.usage)}
+        return self._build_object("chat.completion.chunk", []) | {"usage": usage_to_json(reply.usage)}
 
     def _chunk(self, delta: Mapping[str, Any]) -> dict[str, Any]:
-        return self._framed(
+        return self._build_object(
             "chat.completion.chunk", [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]
         )
 
-    def _framed(self, kind: str, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _build_object(self, kind: str, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return {
             "id": self.id,
             "object": kind,

@@ -269,7 +269,7 @@ def _count_requests(service: Service, tenant: str, num_requests: int) -> None:
     try:
         service.tenants.count_as(tenant, max(num_requests, 1))
     except TooManyRequests as fault:
-        service.metering.counters.refused(fault.limit)
+        service.metering.counters.count_refusal(fault.limit)
         raise
 
 

@@ -28,7 +28,7 @@ def health_routes(service: Service) -> APIRouter:
     async def readyz() -> dict[str, str]:
         """The model is loaded, and the service is not ending; else 503."""
         service.drain.check()
-        return {"status": "ready", "model": service.model.loaded().name}
+        return {"status": "ready", "model": service.model.get_loaded().name}
 
     return router
 

@@ -40,11 +40,11 @@ from agent_runtime.server.views import (
     SnapshotPage,
     WorkspaceChanges,
     WorkspaceStatus,
-    changed,
     changes_between,
     file_content,
     snapshot_page,
     status_of,
+    wait_for_change,
 )
 from agent_runtime.workspace.registry import MAX_LISTED, FilePage, WorkspaceEntry
 from repo_cache.cache import RepoCache
@@ -136,8 +136,8 @@ class Waiters:
         workspace is removed.
         """
         until = time.monotonic() + timeout_s
-        with self._counted(tenant):
-            change = asyncio.create_task(changed(cache, since))
+        with self._count(tenant):
+            change = asyncio.create_task(wait_for_change(cache, since))
             leaving = asyncio.create_task(wait_for_disconnect(request))
             try:
                 while not self._drain.has_begun and (left := until - time.monotonic()) > 0:
@@ -154,7 +154,7 @@ class Waiters:
                 await asyncio.gather(change, leaving, return_exceptions=True)
 
     @contextmanager
-    def _counted(self, tenant: str) -> Iterator[None]:
+    def _count(self, tenant: str) -> Iterator[None]:
         if self._by_tenant[tenant] >= MAX_OF_TENANT or self._by_tenant.total() >= MAX_IN_ALL:
             raise TooManyRequests("too many requests wait for changes already; let one of them wait for all")
         self._by_tenant[tenant] += 1
@@ -227,7 +227,7 @@ def files_routes(service: Service) -> APIRouter:
         `version` of the answer is the next `since`. 410: that version is not kept any more; read the snapshot again.
         """
         entry = service.workspaces.get_entry(name, context.principal)
-        cache, before = await run_sync(_since, entry, since, limiter=service.threads)
+        cache, before = await run_sync(_find_snapshot, entry, since, limiter=service.threads)
         if cache.snapshot().version == before.version:
             await waiters.wait(request, context.tenant, cache, before, timeout_s)
         return await run_sync(changes_between, entry.snapshots, before, cache.snapshot(), limiter=service.threads)
@@ -235,5 +235,5 @@ def files_routes(service: Service) -> APIRouter:
     return router
 
 
-def _since(entry: WorkspaceEntry, since: str) -> tuple[RepoCache, Snapshot]:
+def _find_snapshot(entry: WorkspaceEntry, since: str) -> tuple[RepoCache, Snapshot]:
     return entry.wait_for_cache(INDEX_SECONDS), entry.snapshots.find(since)

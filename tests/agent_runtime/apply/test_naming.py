@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent_runtime.apply.pipeline import Applier
-from agent_runtime.edit_selection import as_blocks, edit_for
+from agent_runtime.edit_selection import edit_for, render_blocks
 from agent_runtime.errors import EditRefused
 from agent_runtime.types import ApplyRequest
 from editor.formats import parse, parse_files
@@ -143,11 +143,11 @@ def test_every_quoting_edit_reads_as_blocks_that_mean_the_same() -> None:
         '[{"path": "a", "old_string": "x\\ny", "new_string": ""}, {"path": "a", "old_string": "z", "new_string": "Z"}]'
     )
     (parsed,) = parse_files(edit)
-    (again,) = parse_files(as_blocks(parsed))
+    (again,) = parse_files(render_blocks(parsed))
     assert again.old_lines == parsed.old_lines
     assert again.new_lines == ("Z",)
 
 
 def test_an_edit_by_line_numbers_alone_does_not_read_as_blocks() -> None:
     (parsed,) = parse_files('{"start_line": 1, "end_line": 1, "new": "x"}', "lines")
-    assert as_blocks(parsed) == ""
+    assert render_blocks(parsed) == ""

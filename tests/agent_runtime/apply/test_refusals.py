@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_runtime.apply.result import MAX_DIFF_LINES, MAX_READINGS, reason_of, refused
+from agent_runtime.apply.result import MAX_DIFF_LINES, MAX_READINGS, find_refusal, reason_of
 from agent_runtime.types import Mode, Options
 from editor.formats import parse_files
 from editor.types import Candidate, Unresolved
@@ -46,6 +46,6 @@ LAZY, BLOCK = "# ...\ndef h():\n    return 3\n", "<<<<<<< SEARCH\nx\n=======\ny\
 def test_another_mode_is_suggested_where_it_would_help(edit: str, mode: Mode, suggestion: str, told: str) -> None:
     (parsed,) = parse_files(edit, "auto", "a.py")
     open_edit = Unresolved("open_intent", "It is open.", suggestion=suggestion)
-    reason = refused(open_edit, parsed, Options(mode=mode), ORIGINAL, "a.py")
+    reason = find_refusal(open_edit, parsed, Options(mode=mode), ORIGINAL, "a.py")
     assert reason is not None
     assert reason.suggestion == told

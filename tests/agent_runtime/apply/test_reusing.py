@@ -54,4 +54,4 @@ def test_what_the_service_decides_is_never_sent() -> None:
     own = {"salt": "tenant", "root": "/srv/shop"}
     options = Options(reuse="fast", **own)
     assert options.options().items() >= own.items()
-    assert options.sent_options() == {name: value for name, value in options.options().items() if name not in own}
+    assert options.to_request_options() == {name: value for name, value in options.options().items() if name not in own}

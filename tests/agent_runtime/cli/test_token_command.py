@@ -44,7 +44,7 @@ def test_a_token_may_apply_and_read_where_nothing_is_said(file: Path) -> None:
     made = json.loads(hunk_here("token", "new", "ann", "--json").stdout)
     assert (made["tenant"], made["scopes"], made["expires"]) == ("ann", ["apply", "read"], None)
     assert "ann" in hunk_here("token", "list").stdout
-    assert TokenFile(file).read().named("ann") is not None
+    assert TokenFile(file).read().find_token("ann") is not None
 
 
 def test_a_revoked_token_is_gone(file: Path) -> None:
@@ -67,7 +67,7 @@ def test_what_cannot_be_done_is_said(file: Path) -> None:
 def test_tokens_that_are_made_at_once_are_all_kept(file: Path) -> None:
     def add(number: int) -> None:
         token, _ = new_token(f"n{number}", "acme", frozenset(), datetime.now(UTC))
-        TokenFile(file).change(lambda known: known.with_token(token))
+        TokenFile(file).change(lambda known: known.add_token(token))
 
     threads = [threading.Thread(target=add, args=(number,)) for number in range(8)]
     for thread in threads:

@@ -136,7 +136,7 @@ def test_with_tokens_each_request_needs_one_that_may_read_and_apply(tmp_path: Pa
     made = {name: new_token(name, name, frozenset(allowed), now) for name, allowed in scopes.items()}
     file = TokenFile(tmp_path / "tokens.json")
     for token, _ in made.values():
-        file.change(lambda known, token=token: known.with_token(token))  # type: ignore[misc]
+        file.change(lambda known, token=token: known.add_token(token))  # type: ignore[misc]
     folder = LocalBackend(tmp_path, make_local_applier(ModelOnDemand("scripted", ScriptedMerger)))
     with served(folder, LiveTokens(file)) as url:
 
@@ -154,7 +154,7 @@ def made(tmp_path: Path, *tenants: str) -> tuple[LiveTokens, dict[str, dict[str,
     file, headers = TokenFile(tmp_path / "tokens.json"), {}
     for tenant in tenants:
         token, text = new_token(tenant, tenant, frozenset({"apply", "read"}), datetime.now(UTC))
-        file.change(lambda known, token=token: known.with_token(token))  # type: ignore[misc]
+        file.change(lambda known, token=token: known.add_token(token))  # type: ignore[misc]
         headers[tenant] = {**ACCEPT, "Authorization": f"Bearer {text}"}
     return LiveTokens(file), headers
 

@@ -307,7 +307,7 @@ def test_who_waits_hears_of_the_removal(tmp_path: Path, smollm2: RealModel) -> N
         client.post("/workspaces", json={"root": str(tmp_path / "shop")})
         version = client.get("/workspaces/shop/snapshot").json()["version"]
         begun = threading.Event()
-        real = views.changed
+        real = views.wait_for_change
 
         async def changed(*arguments: Any) -> None:
             begun.set()
@@ -326,7 +326,7 @@ def test_what_changed_before_anybody_listened_is_heard(root: Path, smollm2: Real
         before = cache.snapshot()
         (root / "src" / "a.py").write_text(OTHER)
         cache.refresh()
-        asyncio.run(asyncio.wait_for(views.changed(cache, before), 60))
+        asyncio.run(asyncio.wait_for(views.wait_for_change(cache, before), 60))
 
 
 def test_the_model_is_told_which_workspace_a_file_is_of(root: Path, tmp_path: Path) -> None:
