@@ -20,7 +20,7 @@ from benchmarks.gpu.__main__ import compute_total_tok_s, main, make_engine_rows,
 from benchmarks.gpu.bounds import SHAPES, compute_bounds, compute_second_turn_s, draw_parameters
 from benchmarks.gpu.card import STATED, Ceilings
 from benchmarks.gpu.edits import OWN_EDITS, Edit, Pieces, load_edits
-from benchmarks.gpu.engine import Found, ScriptedDecoder, change_middle, draw_ids, measure, write
+from benchmarks.gpu.engine import ScriptedDecoder, change_middle, draw_ids, measure, write
 from engine import decoder as model
 from engine.decoder import Decoder
 from engine.speculation import MergeDraft
@@ -29,7 +29,6 @@ from engine.weights import Parameters
 from tests.engine.cores import make_core
 from tests.engine.tiny import VOCAB_SIZE, tiny_config, tiny_decoder
 
-DOC = (Path(__file__).resolve().parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")
 CEILINGS = Ceilings("a card", 1e9, 1e10)
 CPU = torch.device("cpu")
 PROMPT = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 32, 3, 8, 4, 6]
@@ -259,18 +258,6 @@ def test_what_is_counted_is_printed_on_any_machine(
     assert {row["figure"]: row["bound"] for row in json.loads(out.read_text())["rows"]} == compute_bounds(
         SHAPES["7b"], STATED
     )
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_the_document_has_what_is_counted(name: str) -> None:
-    section = DOC.partition("\n## The whole engine")[2].partition(f"\n### {name}")[2].partition("\n### ")[0]
-    told = [_first_cells(line) for line in section.splitlines() if line.startswith("| ")]
-    for line in render_bounds(SHAPES[name], STATED, Found()):
-        assert _first_cells(line) in told, "`python -m benchmarks.gpu --count-only` prints what belongs there"
-
-
-def _first_cells(line: str) -> tuple[str, ...]:
-    return tuple(line.split(" | ")[:2])
 
 
 def test_what_has_no_rounds_says_nothing() -> None:

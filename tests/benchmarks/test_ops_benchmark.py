@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -28,11 +27,9 @@ from benchmarks.gpu.ops import (
     render_op,
     render_ways,
 )
-from kernels.op import OP_NAMES, Cost, Inputs, Op, Shape, Variant, load_op
+from kernels.op import Cost, Inputs, Op, Shape, Variant, load_op
 
-DOC = (Path(__file__).resolve().parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")
 CPU = torch.device("cpu")
-NUM_COUNTED = 4
 """Leading columns that no card is needed for."""
 
 
@@ -256,20 +253,3 @@ def test_what_is_counted_is_printed_and_written_on_any_machine(
     assert written["rows"][0]["bytes"] == first.num_bytes
     assert written["rows"][0]["floor_s"] == first.floor_s(1e12, STATED.flops_s)
     assert len(re.findall(r"^\| .* \|  \|  \|  \|$", capsys.readouterr().out, re.MULTILINE)) == len(op.benchmark_shapes)
-
-
-@pytest.mark.parametrize("name", OP_NAMES)
-def test_the_document_has_what_is_counted(name: str) -> None:
-    op = load_op(name)
-    wanted = list(render_op([count_op(op, shape, DTYPE, STATED) for shape in op.benchmark_shapes]))
-    section = DOC.partition(f"\n## `{name}`\n")[2].partition("\n## ")[0]
-    parts = {_counted_part(line) for line in wanted}
-    told = [part for line in section.splitlines() if (part := _counted_part(line)) in parts and part]
-    assert told == [_counted_part(line) for line in wanted if line], (
-        f"`python -m benchmarks.gpu --ops --op {name} --count-only` prints what belongs there"
-    )
-
-
-def _counted_part(line: str) -> Any:
-    """What a line says of sizes and of what is counted; what is measured may stand behind it."""
-    return tuple(line.split(" | ")[:NUM_COUNTED]) if line.startswith("|") else line

@@ -314,7 +314,7 @@ def test_who_waits_hears_of_the_removal(tmp_path: Path, smollm2: RealModel) -> N
             await real(*arguments)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(waiting, "changed", changed)
+            patch.setattr(waiting, "wait_for_change", changed)
             answer = pool.submit(client.get, "/workspaces/shop/changes", params={"since": version, "timeout_s": 60})
             assert begun.wait(30)
             client.delete("/workspaces/shop")
