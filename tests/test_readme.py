@@ -66,3 +66,14 @@ def test_every_model_of_the_catalogue_has_its_measured_figures() -> None:
     assert {row[0].strip() for row in rows} == {entry.name for entry in CATALOGUE}
     assert all(len(row) == len(header.strip("|").split("|")) for row in rows)
     assert all(float(cell) > 0 for row in rows for cell in row[1:])
+
+
+def test_the_documents_name_files_and_modules_that_exist() -> None:
+    packages = "agent_runtime|editor|engine|kernels|repo_cache|benchmarks|tests|examples|deploy|docs"
+    for document in (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))):
+        text = document.read_text(encoding="utf-8")
+        for name in re.findall(rf"`((?:{packages})/[\w./-]*)`", text):
+            assert (ROOT / name).exists(), f"{document.name} names {name}"
+        for name in re.findall(rf"python -m ((?:{packages})(?:\.[a-z_]+)*)", text):
+            path = ROOT / name.replace(".", "/")
+            assert path.is_dir() or path.with_suffix(".py").exists(), f"{document.name} names {name}"
