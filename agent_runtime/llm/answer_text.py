@@ -63,7 +63,7 @@ class AnswerText:
         self._tell(list(self._certain()))
 
     def end(self, result: GenerationResult) -> None:
-        """The answer is whole: what is left of it is told, and then all of it."""
+        """Report the rest of the text, and then the whole answer."""
         if self._runs:
             rest, run = self._waiting[0] if self._waiting else (b"", self._runs[-1])
             text = self._decoder.decode(rest[: self._num_bytes], True)
@@ -110,7 +110,7 @@ Follow = Callable[[GenerationRequest, int], AnswerText]
 
 
 def follower(progress: ProgressListener, token_bytes: Sequence[bytes], path: str) -> Follow | None:
-    """What follows answers about a file for a listener; None for one that does not want their text."""
+    """Return a follower of a file's answers for a listener; None if it does not want their text."""
     return partial(AnswerText, progress, token_bytes, path) if progress.wants_text else None
 
 

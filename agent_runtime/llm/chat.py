@@ -185,7 +185,7 @@ class LoadedChat:
 
 
 def _logprobs(result: GenerationResult, token_bytes: Sequence[bytes]) -> tuple[ChatTokenLogprob, ...]:
-    """Those of the tokens that the answer's text is made of: what ended it is not among them."""
+    """Return the log-probabilities of the tokens of the answer's text, without those that ended it."""
     found: list[ChatTokenLogprob] = []
     num_bytes = 0
     for token_id, scored in zip(result.token_ids, result.logprobs, strict=False):

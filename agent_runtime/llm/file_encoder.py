@@ -52,7 +52,9 @@ class FileEncoder:
         return self._tokenizer.encode_template(text)
 
     def span_ends(self, token_ids: list[int]) -> list[int]:
-        """Where the file's spans end in the ids of its text, or of its text without the final newline: ascending."""
+        """Return the ends of the file's spans in the ids of its text, or of its text without the final newline:
+        ascending.
+        """
         own = self._file.token_ids
         num_same = len(own) if len(token_ids) >= len(own) else len(token_ids)
         differs = np.flatnonzero(own[:num_same] != np.array(token_ids[:num_same], np.uint32))
@@ -62,7 +64,7 @@ class FileEncoder:
 
     @cached_property
     def _ends(self) -> NDArray[np.uint32]:
-        """Those of the whole text: a parse, where nobody has cut it yet."""
+        """Return the ends of the spans of the whole text, which parses it unless they are known."""
         if self._known is not None:
             return self._known.spans.ends
         return _cut(self._file, self._path, self._tokenizer)

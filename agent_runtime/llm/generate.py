@@ -35,7 +35,7 @@ FAULTS: dict[type[engine_errors.EngineError], tuple[type[HunkError], str]] = {
     engine_errors.EngineClosed: (ModelUnavailable, "the service is ending, or has to be started anew"),
     engine_errors.EngineError: (ModelFailed, "try again; if it fails again, report it"),
 }
-"""What becomes of the engine's errors, and what to do; the first class that fits counts."""
+"""Errors of the service for errors of the engine, with advice; the first class that fits counts."""
 
 
 def fault_of(error: engine_errors.EngineError, model: str) -> HunkError:
@@ -46,7 +46,7 @@ def fault_of(error: engine_errors.EngineError, model: str) -> HunkError:
 
 @dataclass(slots=True)
 class Run:
-    """What the engine made of some requests.
+    """The engine's results for some requests.
 
     `first_step` is when the first tokens of any were confirmed; then begins `phase_behind`, if it has a name.
     """

@@ -196,7 +196,7 @@ class Merger(Protocol):
         ...
 
     def stats(self) -> EngineStats | None:
-        """What the engine counts, None where there is none; waits for a pass of the model."""
+        """Return the engine's statistics, None if there is no engine; waits for a step of the model."""
         ...
 
     def close(self) -> None:
@@ -205,7 +205,7 @@ class Merger(Protocol):
 
 
 def resolve_reuse_mode(asked: ReuseName | None, otherwise: ReuseName) -> ReuseMode:
-    """What a request asks for, or what holds where it asks for nothing; raises Unsupported for `balanced`.
+    """Return the reuse mode of a request, or the default; raises Unsupported for `balanced`.
 
     `balanced` keeps the old file in the prompt and tells what changed behind it. One edit has no earlier turn whose
     prompt could be kept.
@@ -221,7 +221,7 @@ def resolve_reuse_mode(asked: ReuseName | None, otherwise: ReuseName) -> ReuseMo
 
 
 def reuse_of(prompt: ApplyPrompt, mode: ReuseMode) -> Reuse:
-    """What the engine may take over of the prompt: in the modes that approximate, parts of the file and nothing else.
+    """Return which KV the engine may reuse for the prompt: in approximate modes that of parts of the file only.
 
     The preamble is run where it is not cached, so that it is exact for all edits after this one. The edit and the
     question are run always: they are about this very file, and a snippet that quotes the file would take its KV.

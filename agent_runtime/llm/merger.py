@@ -50,7 +50,7 @@ def draft_of(question: Question, prompt: ApplyPrompt, encoder: TextEncoder, text
 
 
 SPARE_TOKENS = 256
-"""What an answer may be longer than file and edit together before it is cut: a model that runs away is stopped."""
+"""Tokens by which an answer may exceed file and edit together before it is cut."""
 
 MAX_LINES_AGAIN = 500
 """Files up to so many lines are asked for whole where the regions turn out to be too small; a longer one is rejected:
@@ -70,7 +70,7 @@ class _Clock:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What the model made of a scope: the whole file, and whether it can be that."""
+    """The model's result for a scope: the whole file, and whether it can be that."""
 
     text: str
     truncated: bool
@@ -121,14 +121,14 @@ class ModelMerger:
         return self._chat
 
     def stats(self) -> EngineStats | None:
-        """What the engine counts, None once it is closed."""
+        """Return the engine's statistics, None once it is closed."""
         try:
             return self._loaded.engine.stats()
         except engine_errors.EngineClosed:
             return None
 
     def close(self) -> None:
-        """End behind the pass that runs; edits that are being merged fail with ModelUnavailable."""
+        """Stop after the running step; edits that are being merged fail with ModelUnavailable."""
         self._loaded.engine.close()
         if self._files is not None:
             self._files.close()

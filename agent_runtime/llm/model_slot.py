@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ModelSlot:
-    """Empty until `load` has run; whoever needs the model before gets a ModelUnavailable that says so."""
+    """A model that loads later; `get` raises ModelUnavailable until `load` has run."""
 
     def __init__(self, name: str, load: Callable[[], Merger]) -> None:
         self.name = name
@@ -23,7 +23,7 @@ class ModelSlot:
         self._fault: HunkError | None = None
 
     def get(self) -> Merger:
-        """The model, for whoever needs it; raises ModelUnavailable while it loads, or what loading raised."""
+        """Return the model; raises ModelUnavailable while it loads, or the error of loading."""
         return self.get_loaded()
 
     def get_loaded(self) -> Merger:
@@ -40,11 +40,11 @@ class ModelSlot:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the model can be asked."""
+        """Whether the model is loaded."""
         return self._merger is not None and self._fault is None
 
     def stats(self) -> EngineStats | None:
-        """What its engine counts, None while there is none; waits for a pass of the model."""
+        """Return the engine's statistics, None if there is no engine; waits for a step of the model."""
         return None if self._merger is None else self._merger.stats()
 
     def load(self) -> Merger:
@@ -73,7 +73,7 @@ class ModelSlot:
 
 
 def to_model_unavailable(name: str, error: Exception) -> ModelUnavailable:
-    """What loading raised that nobody foresaw."""
+    """Convert an unexpected error of loading."""
     return ModelUnavailable(f"model {name} cannot be loaded: {type(error).__name__}: {error}")
 
 

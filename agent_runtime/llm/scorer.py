@@ -37,7 +37,7 @@ def sound(task: ModelTask, scope: Scope) -> list[int]:
 
 
 NUM_BEHIND = 8
-"""Tokens behind the last difference that belong to a part: what an answer leaves out shows in what comes instead."""
+"""Tokens after the last difference that belong to a part: an omission shows in the tokens that follow it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Siblings:
 
 
 def siblings(answers: Sequence[Sequence[int]], unchanged: Sequence[int]) -> Siblings | None:
-    """What tells answers apart from each other and from `unchanged`, the answer that changes nothing; None: nothing.
+    """Split answers at their differences from each other and from `unchanged`; None if there are none.
 
     Example, with 2 tokens behind: "a b c d e f", "a b d e f" and, unchanged, "a x c d e f" have the trunk "a" and the
     parts "b c d e" and "b d e".
@@ -77,7 +77,7 @@ def common_start(sequences: Sequence[Sequence[int]]) -> int:
 
 
 Logprobs = tuple[float, ...]
-"""The natural logarithms of some tokens' probabilities, each behind those before it."""
+"""Log-probabilities of some tokens, each given those before it."""
 
 
 def score_answers(
@@ -91,7 +91,7 @@ def score_answers(
     salt: str = "",
     follow: Follow | None = None,
 ) -> list[list[Logprobs]]:
-    """What the model thinks of `answers[q]`, the token ids of some answers to the question of `prompts[q]`.
+    """Score `answers[q]`, the token ids of some answers to the question of `prompts[q]`.
 
     Returned for each question and answer: the log-probabilities of the tokens from the first at which the answers part,
     or change the file, to a few behind the last such (`siblings`); none where nothing differs. Equal answers are run
@@ -128,13 +128,13 @@ def score_answers(
 
 
 TRUST = 0.25
-"""What a model's log-probability counts beside the logarithm of the editor's score."""
+"""Weight of a model's log-probability relative to the logarithm of the editor's score."""
 
 LEAST_WEIGHT = 0.8
 """The share of all weight that a reading must have to be taken."""
 
 LEAST_LOGPROB = math.log(0.02)
-"""Of the least likely token of a reading that is taken: below it, the model would write something else there."""
+"""Minimum log-probability of the least likely token of a taken reading; below it the model would write another text."""
 
 
 def weigh(candidates: Sequence[Candidate], logprobs: Sequence[Sequence[Logprobs]]) -> tuple[ScoredReading, ...]:

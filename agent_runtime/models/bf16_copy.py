@@ -71,7 +71,7 @@ SPARE_BYTES = 1 << 30
 
 
 def locate_copy(files: ModelFiles, cache_dir: Path) -> Path:
-    """Where the copy of a GGUF file lies, or would lie: another file, or a changed one, has another place."""
+    """Return the folder of the copy of a GGUF file; another or a changed file has another folder."""
     stat = files.path.stat()
     identity = files.sha256 or f"{files.path}:{stat.st_size}:{stat.st_mtime_ns}"
     key = blake2b(f"{LAYOUT}:{identity}".encode(), digest_size=16).hexdigest()
@@ -79,7 +79,7 @@ def locate_copy(files: ModelFiles, cache_dir: Path) -> Path:
 
 
 def hash_file(path: Path) -> str:
-    """Of all its bytes; raises OSError."""
+    """Return the SHA-256 of a file; raises OSError."""
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()
 
@@ -92,7 +92,7 @@ def seal_copy(folder: Path, source: Path, source_sha256: str, key: bytes) -> Non
 
 
 def is_sealed(folder: Path, files: ModelFiles, key: bytes, *, hash_all: bool = False) -> bool:
-    """Whether a copy is what was made of this model's file; with `hash_all`, whatever sizes and times say."""
+    """Return whether a copy matches its seal; with `hash_all` all bytes are hashed, whatever sizes and times say."""
     try:
         sealed = json.loads((folder / SEAL).read_bytes())
         if not compare_digest(sealed["mac"], _sign(sealed["content"], key)):
@@ -131,7 +131,7 @@ def remove_damaged_copy(files: ModelFiles, cache_dir: Path) -> bool:
 
 
 def _read_stamp(path: Path) -> list[int]:
-    """What changes with any write to a file: nobody but root can set its ctime."""
+    """Return what any write to a file changes: only root can set its ctime."""
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
 

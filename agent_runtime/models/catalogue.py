@@ -101,7 +101,7 @@ def get_session_reuse(name: str) -> ReuseName:
 
 
 def suggest_names(name: str) -> str:
-    """What to write instead of `name`: the nearest catalogue name if one is near, else all of them."""
+    """Suggest the nearest catalogue name, or list all names if none is near."""
     names = [entry.name for entry in CATALOGUE]
     nearest = find_nearest(name.lower(), names, by_prefix=True)
     return f"did you mean {nearest!r}?" if nearest else f"the catalogue has {', '.join(names)}"

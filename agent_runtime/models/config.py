@@ -25,7 +25,7 @@ DEFAULT_NUM_SEQS = 64
 """Edits that share the model's passes; more wait."""
 
 DEFAULT_SPAN_GIB = 1.0
-"""Of a service, for KV that is taken over behind a change: 37,000 tokens of the 1.5B model, 87,000 of the 0.5B."""
+"""Memory of a service for reusable KV: 37,000 tokens of the 1.5B model, 87,000 of the 0.5B."""
 
 SMALL_SPAN_GIB = 0.25
 """The same of a service whose edits are exact where they do not ask for more."""

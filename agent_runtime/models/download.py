@@ -18,7 +18,7 @@ from agent_runtime.models.sources import PartialFile, Source, SourceError
 from agent_runtime.models.store import ModelStore, verify
 
 MARGIN_BYTES = 64 << 20
-"""Left free on the disk beside the model, for everybody else."""
+"""Bytes that a download leaves free on the disk."""
 
 MAX_TRIES = 8
 """How often one source is asked again after it broke off having given something."""
@@ -122,7 +122,7 @@ def _lock_model(entry: CatalogueEntry, store: ModelStore, progress: Progress) ->
 
 
 def _is_present(entry: CatalogueEntry, store: ModelStore, progress: Progress) -> bool:
-    """Whether the right file is in place; a wrong one is deleted."""
+    """Return whether the right file is in place; a wrong one is deleted."""
     state = store.state(entry)
     if state != "present":
         return state == "verified"
@@ -136,7 +136,7 @@ def _is_present(entry: CatalogueEntry, store: ModelStore, progress: Progress) ->
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Wheels of a pull that was killed. The lock is ours, so nobody is reading them."""
+    """Delete the wheels of a pull that was killed. The lock is held, so no process reads them."""
     for leftover in folder.glob(".fetch-*"):
         shutil.rmtree(leftover, ignore_errors=True)
 

@@ -67,7 +67,7 @@ class PartialFile:
 
     @property
     def sha256(self) -> str:
-        """Of the bytes so far, in hexadecimal."""
+        """Return the SHA-256 of the bytes so far, in hexadecimal."""
         return self._digest.hexdigest()
 
     def write(self, chunk: bytes) -> None:
@@ -107,7 +107,7 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """As the user writes it."""
+        """The name of the source as the user writes it."""
 
     def fetch(self, entry: CatalogueEntry, partial: PartialFile) -> None:
         """Appends bytes from `partial.size` on until the file is complete.

@@ -37,15 +37,15 @@ class ModelStore:
         return self.root / "models" / entry.name
 
     def path(self, entry: CatalogueEntry) -> Path:
-        """Where the model's file lies, or would lie."""
+        """Path of the model's file, whether it exists or not."""
         return self.folder(entry) / entry.file_name
 
     def partial_path(self, entry: CatalogueEntry) -> Path:
-        """Where the first bytes of the file lie while a pull runs, and after one that was broken off."""
+        """Path of the first bytes of the file during a pull, and after an interrupted one."""
         return self.path(entry).with_name(entry.file_name + ".partial")
 
     def record_path(self, entry: CatalogueEntry) -> Path:
-        """Where it is noted what the file was when it was last hashed."""
+        """Path of the note that describes the file when it was last hashed."""
         return self.path(entry).with_name(entry.file_name + ".json")
 
     def state(self, entry: CatalogueEntry) -> DownloadState:

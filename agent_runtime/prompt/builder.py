@@ -13,7 +13,7 @@ from agent_runtime.prompt.forms import DEFAULT, TAG, PromptForm
 
 _WIDTHS = (8, 4, 2)
 _SHARE = 0.9
-"""Of the indented lines, that are whole levels deep; the others are aligned with something."""
+"""Share of the indented lines that must be whole levels deep; other lines are aligned with something."""
 
 
 def convert_indentation(file_text: str, edit_text: str) -> str:
@@ -34,7 +34,7 @@ def convert_indentation(file_text: str, edit_text: str) -> str:
 
 
 def _find_unit(lines: Sequence[str]) -> str | None:
-    """What one level is indented by; None where nothing is indented, or by tabs and spaces."""
+    """Return the indentation of one level; None if nothing is indented, or tabs and spaces are mixed."""
     indents = [indent for line in lines if line.strip() and (indent := _get_indent(line))]
     if not indents or len(set("".join(indents))) != 1:
         return None
@@ -74,7 +74,7 @@ QUESTION_SLOT = "\ue0f0question\ue0f1"
 
 
 class TextEncoder(Protocol):
-    """What the prompt needs of a tokenizer."""
+    """The part of a tokenizer that a prompt needs."""
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text in which nothing is a control token."""
@@ -86,7 +86,7 @@ class TextEncoder(Protocol):
 
 
 SpanEnds = Callable[[list[int]], Sequence[int]]
-"""Where the spans of a file's tokens end, ascending."""
+"""Function from a file's token ids to the ends of its spans, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def build_prompt(
 
 
 def encode_shared_prefix(template: ChatTemplate, encoder: TextEncoder, form: PromptForm = DEFAULT) -> tuple[int, ...]:
-    """What every apply's prompt begins with, whatever the file and the edit are."""
+    """Return the common beginning of every apply's prompt."""
     return tuple(encoder.encode_template(_render_frame(template, form, TAG)[0]))
 
 

@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from agent_runtime.errors import CorruptModel
 
 RENDER_SECONDS = 5.0
-"""Of the processor, to read a template or to render it. Those of the catalogue take some milliseconds."""
+"""Seconds of CPU time to parse or render a template. Those of the catalogue take some milliseconds."""
 
 LINES_OF_LOOK = 256
 """To ask for the time takes longer than to run a line."""
@@ -110,7 +110,7 @@ _GAP = re.compile("\ue0f0(\\d+)\ue0f1")
 
 
 def render_frame(template: ChatTemplate, roles: Sequence[str]) -> list[str]:
-    """What stands before each message's text, and behind the last: one more than there are roles.
+    """Return the text before each message and after the last: one more than there are roles.
 
     Nothing that a message says goes through the template. Raises CorruptModel where the template leaves a message out,
     shows it twice, or does not know a role.

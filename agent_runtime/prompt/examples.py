@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ApplyTexts:
-    """What one apply is about, without final newlines.
+    """The texts of one apply, without final newlines.
 
     With an `outline`, `file` is only a part of a file, and the outline tells what else the file holds.
     """

@@ -25,7 +25,7 @@ Message = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class PromptForm:
-    """One way to ask for an edit to be applied.
+    """A form of the prompt for applying an edit.
 
     system: what the model is told first. examples: edits that are shown as if they had been asked and answered before.
     order: the sections of a question (`texts.SECTIONS`).

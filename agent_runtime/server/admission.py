@@ -33,7 +33,7 @@ class Drain:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the service is ending."""
+        """Whether the service is shutting down."""
         return self._begun
 
     def find_fault(self) -> Ending | None:
@@ -74,7 +74,7 @@ class Drain:
 
     @property
     def fault(self) -> Ending:
-        """What is answered instead of a result."""
+        """The error that requests get instead of a result."""
         return Ending("the service is ending; send the request again in some seconds, or to another one")
 
     @contextmanager
@@ -90,7 +90,7 @@ class Drain:
                 self._nothing_left.set()
 
     async def wait(self, timeout_s: float) -> bool:
-        """Whether all requests have ended within the time."""
+        """Wait for the running requests; return whether all have ended within the time."""
         try:
             await asyncio.wait_for(self._nothing_left.wait(), timeout_s)
         except TimeoutError:
@@ -99,7 +99,7 @@ class Drain:
 
 
 FREE_PATHS = frozenset({"/", "/healthz", "/readyz", "/metrics", "/stats", "/openapi.json"})
-"""What is always answered: whoever watches a service has to see it when it is full, or ends."""
+"""Routes that are always answered: monitoring must see a service that is full or shutting down."""
 
 FREE_FOLDER = "/static/"
 

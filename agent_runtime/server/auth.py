@@ -109,7 +109,7 @@ OPEN_FOLDER = "/static/"
 """The page's own files hold nothing of anybody's; what the page shows it asks for with a token."""
 
 NOBODY = Principal("nobody", frozenset())
-"""Who asks for what is open to all: may do nothing else."""
+"""The principal of routes that need no token; it has no scope."""
 
 
 class BearerTokens:

@@ -24,7 +24,7 @@ MAX_APPLIES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What one service is made of.
+    """The parts of one service.
 
     `threads` are those in which requests are worked on; `tenants`, `queue` and `cpu_slots` say who may have how much of
     it, `rule_seconds` how long rules may work on an edit, `drain` whether it is ending. Spans go to `traces`.
@@ -46,5 +46,5 @@ class Service:
 
     @property
     def observer(self) -> Observer:
-        """Who is told of every request that merged an edit or asked the model."""
+        """Receives the outcome of every request that merged an edit or asked the model."""
         return self.metering

@@ -73,7 +73,7 @@ class OwnHostsOnly:
         return ""
 
     def _is_own(self, origin: str, host: str) -> bool:
-        """Whether a page of this origin came from here: by the name and port that are asked, or by a name of ours."""
+        """Return whether an Origin is this service: the requested host and port, or an allowed host."""
         scheme, _, sender = origin.lower().partition("://")
         port = DEFAULT_PORTS.get(scheme)
         sent = None if port is None else _address(sender, port)
@@ -87,6 +87,6 @@ def _address(host: str, default_port: str) -> tuple[str, str] | None:
 
 
 def _opens_the_page(scope: Scope, headers: Headers) -> bool:
-    """Whether a link to the page was followed, which may stand anywhere."""
+    """Return whether the request follows a link to the page, which any site may hold."""
     is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
     return is_link and scope["method"] == "GET" and scope["path"] == "/"

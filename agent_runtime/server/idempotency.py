@@ -22,10 +22,10 @@ from agent_runtime.server.responses import EncodedAnswer
 
 KEEP_SECONDS = 3600.0
 KEEP_BYTES = 32 << 20
-"""Of one tenant's answers; the one that was asked for longest ago goes first, a larger one is not kept at all."""
+"""Bytes of one tenant's answers; the least recently used are evicted, larger answers are not kept."""
 
 BYTES_BESIDE = 1024
-"""What an answer takes beside its content: so their number is bounded, too."""
+"""Bytes counted for each answer in addition to its content, which bounds their number too."""
 
 REPLAYED = "Idempotent-Replayed"
 """The header of an answer that was kept."""
@@ -101,7 +101,7 @@ class IdempotencyStore:
             running.ended.set()
 
     def check_integrity(self) -> None:
-        """What is kept is within its bounds, and nobody waits for what has ended."""
+        """Assert that the store is within its bounds, and that no request waits for one that has ended."""
         for kept in self._kept.values():
             assert kept.currsize <= self._max_bytes
         assert not any(running.ended.is_set() for running in self._running.values())

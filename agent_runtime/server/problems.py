@@ -39,13 +39,13 @@ CODES = {
     "unknown-model": "model_not_found",
     "unsupported": "unsupported_parameter",
 }
-"""What OpenAI calls these kinds of problems; the others keep our name, with underscores."""
+"""OpenAI's codes of these kinds of problems; other kinds keep our name, with underscores."""
 
 STATUSES = {TooLarge.kind: 400, Unsupported.kind: 400, UnknownModel.kind: 404}
-"""Where OpenAI answers with another status than we do."""
+"""Kinds that have another HTTP status at OpenAI."""
 
 PARAMS = {UnknownModel.kind: "model"}
-"""What a problem is about that does not say so itself."""
+"""OpenAI's `param` of problems that do not name a field."""
 
 MAX_TOLD = 5
 """Reasons that the message tells; the others stand in `hunk`."""
@@ -53,7 +53,7 @@ MAX_TOLD = 5
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 _MEMBERS = ("type", "title", "status", "detail", "field")
-"""Of a problem, which the error says in other words."""
+"""Fields of a problem that OpenAI's error has under other names."""
 
 
 def error_of(problem: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def error_of(problem: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _advice(reasons: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What to send instead of a refused edit: many clients show the message and nothing else of an error."""
+    """Return what to send instead of a refused edit: many clients show only the message of an error."""
     told = [reason[part] for reason in reasons[:MAX_TOLD] for part in ("nearest", "suggestion")]
     return [text for text in told if text]
 
@@ -83,7 +83,7 @@ def status_of(problem: Mapping[str, Any]) -> int:
 
 
 def is_openai(scope: Scope) -> bool:
-    """Whether a request is one of those that are answered in OpenAI's shape."""
+    """Return whether a request is answered in OpenAI's shape."""
     return scope["type"] == "http" and str(scope["path"]).startswith(PREFIX)
 
 
@@ -165,7 +165,7 @@ def problem_response(fault: HunkError) -> Response:
 
 
 def headers_of(fault: HunkError) -> dict[str, str]:
-    """What a problem says in headers."""
+    """Return the headers of a problem."""
     headers = {}
     if fault.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, ceil(fault.retry_after_s)))
@@ -175,7 +175,7 @@ def headers_of(fault: HunkError) -> dict[str, str]:
 
 
 def fault_of_bug(error: Exception) -> HunkError:
-    """What the sender is told of an error that nobody foresaw; the log has it all."""
+    """Return the error that stands for an unexpected one in the answer: without its text, which only the log has."""
     return HunkError(f"a fault of this service ({type(error).__name__}); its log has the details")
 
 
@@ -222,7 +222,7 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
 
 
 def _unreadable(error: HTTPException) -> HunkError:
-    """What is wrong with a body that the framework gave up on: it says it only by the cause."""
+    """Return the error of a body that the framework could not parse: it gives only the cause."""
     match error.__cause__:
         case HunkError() as cause:
             return cause

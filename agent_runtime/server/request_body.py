@@ -25,13 +25,15 @@ from agent_runtime.server.auth import holder_of
 from agent_runtime.server.problems import problem_response
 
 MAX_DEPTH = 64
-"""Of arrays and objects in each other. Python's parser would take some hundreds, what is made of them fewer."""
+"""Maximum nesting depth of arrays and objects. Python's parser takes some hundreds, later code fewer."""
 
 MAX_VALUES = 200_000
-"""Of one body; a batch of 256 requests with 100 files each has fewer. While the parser runs, no other thread does."""
+"""Maximum number of values in one body; a batch of 256 requests with 100 files each has fewer. The parser holds the
+GIL.
+"""
 
 BLOCK_BYTES = 1 << 16
-"""What is looked at in one go, in some 0.1 ms: between two blocks other threads run."""
+"""Bytes scanned at once, in some 0.1 ms: other threads run between two blocks."""
 
 _STEPS = np.zeros(256, np.int8)
 _STEPS[list(b"[{")] = 1
@@ -85,10 +87,10 @@ BODY_SECONDS = 60.0
 """How long a body may take; the largest that there may be comes in that time at 10 Mbit/s."""
 
 WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
-"""The methods that may have one. What is open to all is only to be read, so of nobody a body is ever waited for."""
+"""Methods with a body. Routes that need no token are read-only, so no body is awaited from a sender without one."""
 
 MAX_HELD_BYTES = 512 << 20
-"""Of the bodies of all requests that are being read or answered; each sender has a share (`Shares`)."""
+"""Bytes of the bodies of all requests that are read or answered; each sender has a share (`Shares`)."""
 
 
 class BodyLimit:
@@ -141,7 +143,7 @@ class BodyLimit:
             self._held.give_back(holder, held.tell())
 
     async def _read(self, scope: Scope, receive: Receive, holder: str, held: BytesIO) -> bool:
-        """Whether all of the body has come; not where its sender has left. Raises what is answered instead."""
+        """Return whether the body is complete; false if the sender has disconnected. Raises the refusal."""
         announced = Headers(scope=scope).get("content-length", "")
         num_bytes = 0
         self._check(int(announced) if announced.isdigit() else 0)
@@ -169,7 +171,7 @@ class BodyLimit:
 
 
 def _close_after(send: Send) -> Send:
-    """What sends an answer with which the connection ends, as what is left of the body is not waited for."""
+    """Return a `send` that closes the connection after the answer, since the rest of the body is not read."""
 
     async def send_and_close(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -186,7 +188,7 @@ def _has_body(scope: Scope) -> bool:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """What gives the body at first, and then what comes behind it: that the sender has left."""
+    """Return a `receive` that gives the body first, and then later messages, such as the disconnect."""
     is_new = True
 
     async def receive_again() -> Message:
@@ -203,10 +205,10 @@ LARGE_BYTES = 1 << 20
 """Above this a body is parsed in steps; `json.loads` takes some 5 ms for so much."""
 
 MAX_CHARACTERS = MAX_FILE_BYTES
-"""Of one string. A file has no more, in whatever encoding; nothing else that is sent may be larger."""
+"""Maximum length of one string in characters: that of a file in any encoding; nothing else may be larger."""
 
 MAX_BARE_BYTES = 16 << 20
-"""Of what stands outside of strings, white space counted once: 80 for each of the values that there may be."""
+"""Maximum bytes outside of strings, with white space counted once: 80 for each possible value."""
 
 _PIECE = re.compile(
     rb'(?:[^"\\]{1,1024}+'
@@ -301,7 +303,7 @@ def _add_bare(bare: bytearray, text: bytes, start: int, end: int) -> None:
 
 
 def _read_string(text: bytes, at: int) -> tuple[str, int]:
-    """The string whose first character is at `at`, and where the text goes on behind it; raises JSONDecodeError."""
+    """Return the string whose first character is at `at`, and the index after it; raises JSONDecodeError."""
     pieces, num_characters = list[str](), 0
     while True:
         end = _character_end(text, _PIECE.match(text, at).end())  # type: ignore[union-attr]

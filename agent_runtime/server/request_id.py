@@ -11,10 +11,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 HEADER = "X-Request-Id"
 
 KEY = "hunk.request_id"
-"""Where in the ASGI scope it is kept."""
+"""Key of the id in the ASGI scope."""
 
 _SANE = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-"""What is taken over: it stands in logs and headers, and nothing in it may end a line or a field."""
+"""Accepted ids: they stand in logs and headers, so no character may end a line or a field."""
 
 
 def request_id(scope: Scope) -> str:

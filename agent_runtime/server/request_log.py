@@ -37,7 +37,7 @@ LEFT = 499
 
 @dataclass(slots=True)
 class RequestRecord:
-    """What the log says about one HTTP request. Outcome and tokens stay empty where it asks for no model."""
+    """The log record of one HTTP request. Outcome and tokens stay empty if no model was asked."""
 
     outcome: str = ""
     prompt_tokens: int = 0

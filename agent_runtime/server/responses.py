@@ -45,11 +45,11 @@ class EncodedAnswer:
 
     @property
     def is_final(self) -> bool:
-        """Whether the same request would be answered so again, as far as it lies with the request."""
+        """Whether the same request would be answered in the same way again."""
         return self.status < 500 and self.status not in PASSING
 
     def to_response(self) -> Response:
-        """As the answer to an HTTP request of its own."""
+        """Return the answer as an HTTP response."""
         media = PROBLEM_MEDIA if self.is_problem else "application/json"
         return Response(self.content, self.status, dict(self.headers), media_type=media)
 
@@ -62,7 +62,7 @@ def encode_result(result: ApplyResult) -> EncodedAnswer:
 
 
 def json_in_steps(value: Any) -> bytes:
-    """What `to_json` gives for a value with long texts: while that runs, for 2 ms a megabyte, no other thread does."""
+    """Return the same text as `to_json`, which would hold the GIL for 2 ms per megabyte."""
     written = BytesIO()
     _write(value, written)
     return written.getvalue()
@@ -96,7 +96,7 @@ def encode_problem(fault: HunkError) -> EncodedAnswer:
 
 
 CHUNK_BYTES = 1 << 16
-"""What is handed to the connection at once: it is held in full until the client has taken it."""
+"""Bytes given to the connection at once: it holds them until the client has read them."""
 
 UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Proxies between have to hand on each part as it comes."""

@@ -46,7 +46,7 @@ Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 SEED = "Of sampling. The default is a seed as any other: the same request gets the same answer."
 
 Encoding = Literal["utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "cp1252", "latin-1"]
-"""What files are read in (`editor.codec`)."""
+"""Encodings that files are read in (`editor.codec`)."""
 
 
 class _PredictionPart(BaseModel):
@@ -77,7 +77,7 @@ def text_of(prediction: Prediction | None) -> str | None:
 
 
 MAX_NAME = 100
-"""So much of a field's name is told of: it may be as long as the body."""
+"""Maximum length of a field's name in a message: it may be as long as the body."""
 
 EXAMPLES: list[Any] = [
     {
@@ -145,13 +145,13 @@ class ApplyBody(BaseModel):
     trace: bool = Field(False, description="Tell in the answer, token by token, what the model read and wrote.")
 
     def options(self, salt: str = "") -> dict[str, Any]:
-        """What applies to every file; the salt is of whom it comes from, and not in the body."""
+        """Return the options of every file; the salt comes from the sender, not from the body."""
         least = min_certainty_of(self.min_certainty, self.mode, write=self.write)
         return {name: getattr(self, name) for name in SENT_OPTIONS} | {"min_certainty": least, "salt": salt}
 
 
 def fault_of_validation(errors: Sequence[Any], what: str = "the body") -> BadRequest:
-    """What pydantic found, as a field that is not supported or, if there is none, as a malformed request."""
+    """Convert pydantic's error to that of an unsupported field or, if there is none, of a malformed request."""
     first = errors[0]
     place = [str(part)[:MAX_NAME] for part in _strip_location(first["loc"])]
     field = place[0] if place else ""

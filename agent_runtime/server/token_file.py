@@ -66,7 +66,7 @@ class TokenFile:
         self.path = path
 
     def read(self) -> TokenSet:
-        """What the file holds; raises TokensUnreadable."""
+        """Return the tokens of the file; raises TokensUnreadable."""
         with self._faults():
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             with os.fdopen(descriptor, "rb") as file:
@@ -117,7 +117,7 @@ class LiveTokens:
         self._tokens: TokenSet | None = file.read()
 
     def principal(self, sent: str) -> Principal:
-        """Whose token was sent; raises Unauthorized, or TokensUnreadable."""
+        """Return the principal of a sent token; raises Unauthorized, or TokensUnreadable."""
         state = self._state()
         if state != self._seen:
             self._tokens = self._read()
@@ -127,7 +127,7 @@ class LiveTokens:
         return self._tokens.principal(sent, self._now())
 
     def _state(self) -> tuple[int, ...] | None:
-        """What tells that the file was changed or replaced; None where it is gone."""
+        """Return the stat of the file, which changes when it is written or replaced; None if it is gone."""
         try:
             state = self._file.path.stat()
         except OSError:

@@ -83,7 +83,9 @@ class DrainingServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """As uvicorn does it, but a signal that ended the service in good order does not kill it afterwards."""
+        """Run as uvicorn does, but a signal that ended the service in good order does not kill the process
+        afterwards.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -115,7 +117,7 @@ class DrainingServer(uvicorn.Server):
 
     @property
     def exit_code(self) -> int:
-        """Of the process once it has ended: as after Ctrl-C, or in good order."""
+        """Exit code of the process: as after Ctrl-C, or in good order."""
         return 128 + signal.SIGINT if self.signal == signal.SIGINT else 0
 
 
@@ -140,17 +142,17 @@ SAFE_HEADERS = (
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),
 )
-"""Of every answer: a page elsewhere can neither load it, nor take it for what it is not, nor show it."""
+"""Headers of every answer: another site can neither load it, nor sniff its type, nor frame it."""
 
 
 class PatientConnection(H11Protocol):
-    """What uvicorn talks HTTP by, with an end to its patience."""
+    """uvicorn's HTTP protocol, with timeouts."""
 
     patience_s = PATIENCE_SECONDS
     max_connections = MAX_CONNECTIONS
 
     network = ""
-    """Where it comes from."""
+    """Network of the client: its address, or the /64 of an IPv6 address."""
 
     _look_task: asyncio.TimerHandle | None = None
     _cycle_seen: object = None
@@ -178,7 +180,7 @@ class PatientConnection(H11Protocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP is answered as all faults are."""
+        """Answer a request that is not HTTP with a problem."""
         self._end_with(BadRequest(msg))
 
     def _finds_room(self) -> bool:
@@ -199,7 +201,7 @@ class PatientConnection(H11Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits for its client to send a request, or the rest of one."""
+        """Whether the connection waits for its client to send a request, or the rest of one."""
         return not self._is_answering() or (self.cycle.more_body and not self.cycle.response_started)
 
     def _look_later(self) -> None:

@@ -19,7 +19,7 @@ from repo_cache.snapshot import Snapshot
 from repo_cache.types import ChangeKind, FileChange, FileTokens
 
 MAX_CHANGES = 10_000
-"""Of one answer; where more changed, a snapshot tells it as well."""
+"""Maximum number of changes in one answer; for more, a snapshot is as good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class WorkspaceChanges:
 
 
 def changes_between(given: SnapshotHistory, since: Snapshot, until: Snapshot) -> WorkspaceChanges:
-    """What happened from one snapshot to a later one of the same cache; raises SnapshotGone where it is too much."""
+    """Return the changes between two snapshots of one cache; raises SnapshotGone if there are too many."""
     changes = until.changes(since)
     if len(changes) > MAX_CHANGES:
         raise SnapshotGone(f"{len(changes)} files have changed since, over {MAX_CHANGES}: read the snapshot again")
@@ -93,7 +93,7 @@ def file_content(workspace: Workspace, path: str) -> FileContent:
 
 MAX_OF_PAGE = 10_000
 MAX_WITH_SPANS = 200
-"""Of a page with spans: those of a file that nobody has asked about are cut then, which is a parse."""
+"""Maximum files of a page with spans: spans of a file are cut on first use, which parses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class SnapshotPage:
 
 
 def snapshot_page(given: SnapshotHistory, snapshot: Snapshot, *, after: str, limit: int, spans: bool) -> SnapshotPage:
-    """The files of a snapshot behind the path `after`, up to `limit`, and no more than a page may have."""
+    """Return the files of a snapshot after the path `after`, at most `limit`, and at most a page."""
     limit = min(limit, MAX_WITH_SPANS if spans else MAX_OF_PAGE)
     paths = sorted(snapshot)
     first = bisect_right(paths, after) if after else 0
@@ -161,7 +161,7 @@ class WorkspaceStatus:
 
 
 def status_of(entry: WorkspaceEntry) -> WorkspaceStatus:
-    """Of a workspace, now; begins nothing and waits for nothing."""
+    """Return the state of a workspace; starts nothing and waits for nothing."""
     watched = entry.index
     if watched is None:
         return WorkspaceStatus(

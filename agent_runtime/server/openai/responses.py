@@ -12,10 +12,10 @@ from agent_runtime.llm.interface import ChatAnswer, ChatTokenLogprob
 from agent_runtime.types import ApplyResult, SourceUsage, Usage
 
 PREDICTION = "prediction"
-"""What usage calls the draft tokens that come from a caller's prediction."""
+"""Source name of the draft tokens that come from a caller's prediction."""
 
 LEAST_LOGPROB = -9999.0
-"""What OpenAI says of a token that is hardly possible; JSON has no infinity."""
+"""OpenAI's log-probability of a nearly impossible token; JSON has no infinity."""
 
 FILE_MEMBERS = (
     "path",
@@ -29,7 +29,7 @@ FILE_MEMBERS = (
     "sha256_after",
     "diff",
 )
-"""What is told of a merged file beside its text."""
+"""Fields of a merged file in `hunk`, in addition to its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class OpenAIReply:
 
 
 def reply_of_chat(answer: ChatAnswer, *, with_logprobs: bool = False) -> OpenAIReply:
-    """What the model wrote."""
+    """Return the reply of a chat."""
     logprobs = answer.logprobs if with_logprobs else None
     return OpenAIReply(
         answer.text, answer.finish_reason, answer.usage, _extension(answer.usage, answer.timings), logprobs
@@ -107,7 +107,7 @@ class Completion:
         return self._chunk({"content": text})
 
     def end(self, reply: OpenAIReply) -> dict[str, Any]:
-        """The chunk behind the text: why it ends there, and the logarithms of all tokens' probabilities."""
+        """Return the last chunk: the finish reason and the log-probabilities of all tokens."""
         return self._build_object("chat.completion.chunk", [{"index": 0, "delta": {}} | _end(reply)]) | {
             "hunk": reply.extension
         }

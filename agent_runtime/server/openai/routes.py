@@ -49,7 +49,7 @@ from agent_runtime.types import ApplyRequest, ApplyResult
 from editor.execution import use_cache_of
 
 APPLY_MODELS = ("morph-v3-fast", "morph-v3-large", "auto")
-"""What clients of hosted apply services call the model of an edit; further names begin as in `APPLY_PREFIXES`."""
+"""Names that clients of hosted apply services use for the model of an edit; other names start with `APPLY_PREFIXES`."""
 
 APPLY_PREFIXES = ("morph-", "relace-")
 
@@ -158,10 +158,10 @@ def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
 
 
 QUIET_SECONDS = 10.0
-"""After so long without text the client, and every proxy between, is told that the work goes on."""
+"""Seconds without text after which a comment keeps the connection open."""
 
 PIECE_CHARACTERS = 4096
-"""Of a text that is there at once, in a chunk."""
+"""Characters per chunk of a text that is complete at once."""
 
 HEARTBEAT = b": the work goes on\n\n"
 
@@ -274,7 +274,7 @@ def _event(data: Mapping[str, Any]) -> bytes:
 
 
 def _retrieve_exception(task: asyncio.Task[OpenAIReply]) -> None:
-    """Mark the task's exception as seen: if the client has left, nobody else looks at it."""
+    """Mark the task's exception as retrieved: after a disconnect nothing else reads it."""
     if not task.cancelled():
         task.exception()
 

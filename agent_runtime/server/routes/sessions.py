@@ -44,7 +44,7 @@ from agent_runtime.telemetry.observer import RequestOutcome
 
 ASK = "/sessions/{session_id}/ask"
 APPLY = "/sessions/{session_id}/apply"
-"""The routes, as the observer is told them."""
+"""Names of the routes, as the observer receives them."""
 
 
 def start_session(service: Service, principal: Principal, body: SessionBody) -> ServerSession:

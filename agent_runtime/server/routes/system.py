@@ -34,7 +34,7 @@ def health_routes(service: Service) -> APIRouter:
 
 
 def metrics_routes(service: Service) -> APIRouter:
-    """Both routes; whoever may read may ask."""
+    """Return the routes `/metrics` and `/stats`, which need the scope `read`."""
     router = APIRouter(tags=["operations"], dependencies=[Depends(require("read"))])
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
@@ -63,7 +63,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""What the page may do: run and ask for what comes from this service, and nothing else."""
+"""Content security policy of the page: it may load and request only what comes from this service."""
 
 HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -82,7 +82,7 @@ class Asset:
     cache_control: str
 
     def response(self, request: Request) -> Response:
-        """The file, or 304 for whoever has it."""
+        """Return the file, or 304 if the client has it."""
         tag = f'"{sha256(self.content).hexdigest()[:32]}"'
         headers = {**HEADERS, "ETag": tag, "Cache-Control": self.cache_control}
         known = [each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")]

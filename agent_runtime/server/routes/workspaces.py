@@ -123,7 +123,7 @@ LOOK_SECONDS = 0.5
 
 
 class Waiters:
-    """Those of one service; used on one event loop only."""
+    """The long polls of one service; used on one event loop only."""
 
     def __init__(self, drain: Drain) -> None:
         self._drain = drain
@@ -165,7 +165,7 @@ class Waiters:
 
 
 INDEX_SECONDS = 5.0
-"""For which a snapshot waits for the first indexing; a long one goes on behind the answer that it is not there yet."""
+"""Seconds that a snapshot waits for the first indexing; a longer one continues after the 503."""
 
 LISTED = 1000
 """Files of a page where the request does not say."""
