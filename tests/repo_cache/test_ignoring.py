@@ -85,7 +85,7 @@ def assert_as_git(root: Path, draw: random.Random, num_rounds: int) -> int:
     rules = IgnoreRules(root)
     num_ignored = 0
     for _ in range(num_rounds):
-        for folder in {root, *draw.choices(folders, k=draw.randint(0, 4))}:
+        for folder in dict.fromkeys([root, *draw.choices(folders, k=draw.randint(0, 4))]):
             (folder / ".gitignore").write_text(patterns(draw, 3), newline="")
         (root / ".git/info/exclude").write_text(patterns(draw, 2), newline="")
         rules.forget()
