@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from mcp_types import CallToolResult, TextContent
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from agent_runtime.errors import EditRefused, HunkError, ModelUnavailable, Stale
 from agent_runtime.mcp.backends import BackendStatus, FileText
@@ -62,6 +62,8 @@ class EditAnswer(BaseModel):
 
 class FileAnswer(BaseModel):
     """A file, or some of its lines."""
+
+    model_config = ConfigDict(title="ReadAnswer")  # the published name
 
     path: str
     text: str

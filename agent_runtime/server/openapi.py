@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
 from functools import cache
 from importlib.resources import files
@@ -117,20 +118,28 @@ def _add_examples(paths: dict[str, Any]) -> None:
                 answer["content"]["application/json"].setdefault("example", example)
 
 
+PUBLISHED_NAMES = {"BatchRequest": "BatchItem", "SessionAnswer": "Answer"}
+"""Schemas that the document names otherwise than their class: clients are generated from these names."""
+
+
 class DescribedApp(FastAPI):
-    """An application whose OpenAPI document knows what a problem is."""
+    """An application whose OpenAPI document describes the problems of each route."""
 
     def openapi(self) -> dict[str, Any]:
-        """The document, made once."""
-        document = super().openapi()
-        schemas = document.setdefault("components", {}).setdefault("schemas", {})
-        if "Problem" not in schemas:
+        """Return the document, which is built once."""
+        if self.openapi_schema is None:
+            document = super().openapi()
             _add_examples(document["paths"])
+            schemas = document.setdefault("components", {}).setdefault("schemas", {})
             problem = Problem.model_json_schema(ref_template=REF)
             for name, schema in problem.pop("$defs", {}).items():
                 schemas.setdefault(name, schema)
             schemas["Problem"] = problem
-        return document
+            text = json.dumps(document)
+            for name, published in PUBLISHED_NAMES.items():
+                text = re.sub(rf'(["/]){name}"', rf'\1{published}"', text)
+            self.openapi_schema = json.loads(text)
+        return self.openapi_schema
 
 
 _hints = get_type_hints(FileResult)

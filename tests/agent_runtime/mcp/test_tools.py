@@ -261,7 +261,14 @@ def test_what_the_tools_may_do_is_told_to_the_client(here: str) -> None:
     assert set(hints) == {"edit_file", "read_file", "workspace_status"}
     assert {name for name, hint in hints.items() if hint.read_only_hint} == {"read_file", "workspace_status"}
     assert hints["edit_file"].destructive_hint
-    assert all(tool.output_schema and tool.description for tool in listed)  # type: ignore[attr-defined]
+    assert all(tool.description for tool in listed)  # type: ignore[attr-defined]
+    outputs = {tool.name: tool.output_schema for tool in listed}  # type: ignore[attr-defined]
+    assert {name: output["title"] for name, output in outputs.items()} == {
+        "edit_file": "EditAnswer",
+        "read_file": "ReadAnswer",
+        "workspace_status": "StatusAnswer",
+    }
+    assert set(outputs["edit_file"]["$defs"]) == {"CheckAnswer", "LineAnswer"}
     required = {tool.name: tool.input_schema.get("required", []) for tool in listed}  # type: ignore[attr-defined]
     assert required == {"edit_file": ["path", "instruction", "edit"], "read_file": ["path"], "workspace_status": []}
     assert "expected_sha256" in begun.instructions  # type: ignore[attr-defined]

@@ -80,6 +80,23 @@ def test_every_route_has_a_section_and_every_section_a_route(url: str) -> None:
     assert served == set(ROUTES)
 
 
+SCHEMAS = """
+Answer AnswerMessage ApplyAnswer ApplyBody ApplyOptions AskBody BatchBody BatchItem ChangedFile ChatBody Check
+Choice CodeApplyAnswer CodeApplyBody CompletionAnswer CompletionDetails ErrorAnswer ErrorObject FileBody
+FileContent FilePage FileResult GivenScope HistoryMessage ListedFile Message ModelList ModelObject Problem
+PromptDetails ReadAnswer ReadBody ReadFile Reading Reason ScoredReading SeenFile SessionApplyBody SessionBody
+SessionState SnapshotFile SnapshotPage SourceUsage StreamOptions TokenUsage UnaccountedLine Usage WorkspaceBody
+WorkspaceChanges WorkspaceList WorkspaceStatus _Part _PredictionBody _PredictionPart
+"""
+"""Clients are generated from these names."""
+
+
+def test_the_schemas_keep_their_published_names(url: str) -> None:
+    schemas = httpx.get(f"{url}/openapi.json").json()["components"]["schemas"]
+    assert sorted(schemas) == SCHEMAS.split()
+    assert {name for name, schema in schemas.items() if schema["title"] != name} == set()
+
+
 PROBLEMS = [
     (kind, int(status), int(exit_code))
     for kinds, status, exit_code in re.findall(r"^\| (`[a-z-`, ]+`) \| (\d{3}) \| (\d+) \|", DOC, re.MULTILINE)
