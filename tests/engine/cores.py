@@ -1,7 +1,8 @@
-"""Cores on tiny random models, a slow obvious way to run a request, and what a core gave each."""
+"""Cores on tiny random models, drafters and requests for them, and a slow way to run a request alone."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import strategies as st
 
 from engine.core import EngineCore
 from engine.decoder import Decoder
@@ -18,8 +20,8 @@ from engine.sampling import Sampler
 from engine.scheduler import SchedulerConfig
 from engine.speculation.step_times import StepTimes
 from engine.stop_strings import StopFinder
-from engine.types import GenerationRequest, GenerationResult, GenerationUsage, Output, Proposer
-from tests.engine.tiny import MISTRAL, TOKEN_BYTES, tiny_config, tiny_parameters
+from engine.types import Draft, GenerationRequest, GenerationResult, GenerationUsage, Output, Proposer
+from tests.engine.tiny import MISTRAL, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
 
 PROMPT = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 32, 3, 8, 4, 6]
 PAGE_SIZE = 4
@@ -129,3 +131,57 @@ def drain(core: EngineCore, collected: Collected | None = None) -> Collected:
 def run_one(core: EngineCore, request: GenerationRequest, proposer: Proposer | None = None) -> GenerationResult:
     request_id = core.add(request, proposer)
     return drain(core).results[request_id]
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[GenerationRequest, int | None, int]:
+    """A request that may share a prefix with the others, after how many steps it is given up, and a drafter's seed."""
+    shared = draw(st.integers(0, len(PROMPT)))
+    own = draw(st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=6))
+    request = GenerationRequest(
+        prompt=[*PROMPT[:shared], *own],
+        max_new_tokens=draw(st.integers(1, 30)),
+        temperature=draw(st.sampled_from([0.0, 1.0])),
+        seed=draw(st.integers(0, 9)),
+        stop_ids=frozenset(draw(st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=2))),
+        stop=draw(st.sampled_from([(), (b"a",), (b"</x>", b"\n\n")])),
+    )
+    return request, draw(st.one_of(st.none(), st.integers(0, 3))), draw(st.integers(0, 99))
+
+
+@dataclass
+class Oracle:
+    """Proposes what the model is known to write."""
+
+    target: Sequence[int]
+    hazard: float = 0.01
+
+    def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
+        return Draft.from_tokens(self.target[len(output_ids) : len(output_ids) + max_tokens], hazard=self.hazard)
+
+
+@dataclass
+class AlwaysWrong:
+    """Proposes what the model is known not to write, at every place."""
+
+    target: Sequence[int]
+    vocab_size: int
+
+    def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
+        right = Oracle(self.target).propose(output_ids, max_tokens).token_ids
+        return Draft.from_tokens([(token_id + 1) % self.vocab_size for token_id in right])
+
+
+class RandomDraft:
+    """Proposes any ids, any number of them, more than were asked for too; now and then some right ones first."""
+
+    def __init__(self, target: Sequence[int], vocab_size: int, seed: int) -> None:
+        self._oracle = Oracle(target)
+        self._vocab_size = vocab_size
+        self._random = random.Random(seed)
+
+    def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
+        num_right = self._random.choice([0, 0, 1, 3, 9])
+        num_random = self._random.randrange(0, 12)
+        right = self._oracle.propose(output_ids, num_right).token_ids
+        return Draft.from_tokens([*right, *(self._random.randrange(self._vocab_size) for _ in range(num_random))])

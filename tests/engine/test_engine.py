@@ -19,8 +19,7 @@ from engine.engine import Engine
 from engine.errors import EngineFault, RequestError
 from engine.speculation import MergeDraft
 from engine.types import Draft, GenerationRequest, GenerationResult, GenerationStep, Output, Proposer
-from tests.engine.asked import PROMPT, requests
-from tests.engine.drafters import AlwaysWrong, Oracle, RandomDraft
+from tests.engine.cores import PROMPT, AlwaysWrong, Oracle, RandomDraft, requests
 from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_decoder, tiny_engine, tiny_limits
 
 

@@ -1,4 +1,4 @@
-"""The size of an engine: what its memory comes to in pages, and values that make no sense."""
+"""The size and the device of an engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from engine import device as devices
+from engine.device import resolve_device, use_device
 from engine.engine_config import EngineConfig
+from engine.errors import DeviceError
 from engine.kv_pool import KVPool, page_bytes
 from engine.scheduler import SchedulerConfig
 from tests.engine.tiny import tiny_config
@@ -48,3 +51,40 @@ def test_sizes_that_make_no_sense_are_refused(changes: dict[str, Any], message: 
 def test_a_pool_smaller_than_a_page_is_refused_with_the_size_of_one() -> None:
     with pytest.raises(ValueError, match="kv_bytes is 100; one page of 32 tokens takes 8192"):
         EngineConfig(kv_bytes=100).num_pages(tiny_config(), torch.float32)
+
+
+# A device that is not there is refused with what to do.
+
+
+def test_the_cpu_is_always_there() -> None:
+    assert resolve_device("cpu") == torch.device("cpu")
+    with use_device(torch.device("cpu")):
+        pass
+
+
+@pytest.mark.parametrize("name", ["", "gpu", "cuda:", "cuda:x", "CUDA", "mps", "cuda:-1"])
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(DeviceError, match="none of cpu, cuda and cuda:N"):
+        resolve_device(name)
+
+
+def test_a_card_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(DeviceError, match=r"'cuda'.*built without CUDA.*leave the device out to run on the CPU"):
+        resolve_device("cuda")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    with pytest.raises(DeviceError, match=r"finds no NVIDIA card.*nvidia-smi"):
+        resolve_device("cuda:1")
+
+
+def test_what_a_card_needs_beside_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert resolve_device("cuda") == torch.device("cuda", 0)
+    assert resolve_device("cuda:1") == torch.device("cuda", 1)
+    with pytest.raises(DeviceError, match="there are 2 cards, the last is cuda:1"):
+        resolve_device("cuda:2")
+    monkeypatch.setattr(devices, "find_spec", lambda name: None)
+    with pytest.raises(DeviceError, match=r"pip install 'hunk\[gpu\]'"):
+        resolve_device("cuda")

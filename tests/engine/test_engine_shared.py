@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from engine.engine import Engine
 from engine.errors import Cancelled, DeadlineExceeded, DoesNotFit, EngineClosed, QueueFull
 from engine.types import GenerationRequest, GenerationResult
-from tests.engine.asked import PROMPT, requests
-from tests.engine.callers import drained
-from tests.engine.drafters import Oracle, RandomDraft
+from tests.engine.cores import PROMPT, Oracle, RandomDraft, requests
+from tests.engine.fake_core import drained
 from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE, tiny_decoder, tiny_engine, tiny_limits
 
 LONG = GenerationRequest(prompt=PROMPT, max_new_tokens=200)

@@ -18,8 +18,7 @@ from engine.engine import Engine
 from engine.errors import NumericFault, RequestError
 from engine.types import Draft, GenerationRequest
 from repo_cache.tokenizer import BPETokenizer
-from tests.engine.cores import PROMPT, Collected, alone, drain, make_core, run_one, same, tiny_model
-from tests.engine.drafters import RandomDraft
+from tests.engine.cores import PROMPT, Collected, RandomDraft, alone, drain, make_core, run_one, same, tiny_model
 from tests.engine.test_core import requests
 from tests.engine.tiny import VOCAB_SIZE, tiny_config, tiny_parameters
 from tests.models import RealModel

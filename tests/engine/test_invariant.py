@@ -21,8 +21,7 @@ from engine.scheduler import SchedulerConfig
 from engine.types import GenerationRequest
 from engine.weights import load
 from kernels.attention import invariant_attention
-from tests.engine.cores import PROMPT, Collected, drain
-from tests.engine.drafters import AlwaysWrong, Oracle, RandomDraft
+from tests.engine.cores import PROMPT, AlwaysWrong, Collected, Oracle, RandomDraft, drain
 from tests.engine.test_lora import write_adapter
 from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
 from tests.kernels.naive import naive_causal_attention as reference_attention

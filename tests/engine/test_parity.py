@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,17 @@ import torch
 import transformers
 from torch import Tensor
 
+from agent_runtime.models.bf16_copy import locate_copy
+from agent_runtime.models.config import LoadOptions, ModelSettings
+from agent_runtime.models.store import ModelStore, resolve
+from agent_runtime.wiring import open_model
 from engine.decoder import Decoder
 from engine.engine import Engine
 from engine.types import GenerationRequest
 from engine.weights import Parameters, load, save_folder
+from engine.weights.checkpoint import fingerprint
 from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
-from tests.models import RealModel
+from tests.models import RealModel, real_model
 
 LOGITS_BOUND = 1e-4
 """Largest difference of a logit, relative to the spread of all logits."""
@@ -231,3 +237,77 @@ def test_a_real_greedy_continuation_equals_that_of_transformers(
     output = list(smollm2_engine.run(GenerationRequest(prompt=prompt, max_new_tokens=32)).token_ids)
     assert len(output) == 32
     assert output == greedy_choices(transformers_smollm2, prompt, output)
+
+
+# The catalogue's Qwen models.
+
+
+def kept_copy(model: RealModel) -> Path:
+    """The bf16 folder that the first start makes; transformers takes half a minute to read the GGUF file."""
+    settings = ModelSettings.from_env(os.environ)
+    folder = locate_copy(resolve(model.name, ModelStore(settings.cache_dir)), settings.cache_dir)
+    if not folder.is_dir():
+        open_model(model.name, settings, LoadOptions(context=256))
+    return folder
+
+
+def transformers_logits(folder: Path, token_ids: list[int]) -> Tensor:
+    return reference_logits(
+        transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), token_ids
+    )
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-coder-0.5b", pytest.param("qwen2.5-coder-1.5b", marks=pytest.mark.long)])
+def test_catalogue_logits_equal_transformers(name: str) -> None:
+    """Computed in float32, on weights that bf16 holds; one model after the other, as there may be room for one."""
+    model = real_model(name)
+    folder = kept_copy(model)
+    token_ids = model.tokenizer.encode(REAL_TEXTS["a file"])
+    torch.set_num_threads(os.cpu_count() or 1)
+    expected = transformers_logits(folder, token_ids)
+    actual = logits_of(Decoder(load(folder, torch.float32)), token_ids, [len(token_ids) - 20, 1, 19])
+    assert relative_error(actual, expected) < LOGITS_BOUND
+    assert torch.equal(actual.argmax(dim=-1), expected.argmax(dim=-1))
+
+
+# Models in fewer bits stay near the model in float32.
+
+
+def rounded(parameters: Parameters, dtype: torch.dtype) -> Parameters:
+    copy = Parameters(parameters.config, dtype)
+    copy.fill(iter(parameters.slots().items()))
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bound"),
+    [(torch.float16, 0.05), (torch.bfloat16, 0.4)],  # of the largest logit's error to the spread: 2^-11 and 2^-8 a step
+)
+@pytest.mark.parametrize("changes", [{}, QWEN3 | {"head_dim": 16}], ids=["qwen2", "qwen3"])
+def test_logits_of_a_tiny_model_are_near_those_in_float32(
+    changes: dict[str, object], dtype: torch.dtype, bound: float
+) -> None:
+    parameters = tiny_parameters(tiny_config(**changes))
+    low = Decoder(rounded(parameters, dtype))
+    token_ids = random_tokens(30)
+    actual, expected = logits_of(low, token_ids), logits_of(Decoder(parameters), token_ids)
+    assert actual.dtype == dtype
+    assert 0 < relative_error(actual.float(), expected) < bound
+
+
+def test_a_real_models_logits_in_float16_are_near_those_in_float32(
+    smollm2: RealModel, smollm2_decoder: Decoder
+) -> None:
+    token_ids = smollm2.tokenizer.encode(REAL_TEXTS["a file"])
+    actual = logits_of(Decoder(load(smollm2.gguf, torch.float16)), token_ids).float()
+    expected = logits_of(smollm2_decoder, token_ids)
+    assert 0 < relative_error(actual, expected) < 0.04  # 0.017 seen; in bfloat16 0.18
+    assert (actual.argmax(dim=-1) == expected.argmax(dim=-1)).float().mean() > 0.98
+
+
+def test_the_kv_of_another_dtype_or_scheme_is_never_taken_for_this_ones() -> None:
+    parameters = tiny_parameters(tiny_config())
+    names = {fingerprint(rounded(parameters, dtype)) for dtype in (torch.float32, torch.float16, torch.bfloat16)}
+    names |= {fingerprint(parameters, scheme) for scheme in (None, "int8", "int4")}
+    assert len(names) == 5
+    assert Decoder(parameters, "int8").fingerprint in names

@@ -13,8 +13,17 @@ import pytest
 from engine.errors import Cancelled, EngineClosed, EngineFault, NumericFault, QueueFull
 from engine.types import Output
 from engine.worker import AsyncStream, Stream, Worker
-from tests.engine.callers import Broken, breaking, drained, drained_async, in_thread, running
-from tests.engine.fake_core import PATIENCE_SECONDS, FakeCore, counting
+from tests.engine.fake_core import (
+    PATIENCE_SECONDS,
+    Broken,
+    FakeCore,
+    breaking,
+    counting,
+    drained,
+    drained_async,
+    in_thread,
+    running,
+)
 
 
 @pytest.fixture

@@ -20,8 +20,17 @@ from hypothesis import strategies as st
 from engine.errors import Cancelled, EngineClosed, EngineFault
 from engine.types import GenerationStep, Output
 from engine.worker import AsyncStream, Stream, Worker
-from tests.engine.callers import Broken, breaking, drained, drained_async, in_thread, running
-from tests.engine.fake_core import PATIENCE_SECONDS, FakeCore, counting
+from tests.engine.fake_core import (
+    PATIENCE_SECONDS,
+    Broken,
+    FakeCore,
+    breaking,
+    counting,
+    drained,
+    drained_async,
+    in_thread,
+    running,
+)
 
 
 def test_a_fault_of_the_core_ends_what_runs_and_nothing_else() -> None:

@@ -11,7 +11,7 @@ from engine.engine import Engine
 from engine.errors import Cancelled, DeadlineExceeded, EngineError, EngineFault, QueueFull, RequestError
 from engine.speculation import MergeDraft
 from engine.types import Draft, GenerationResult, GenerationStep, Proposer
-from tests.engine.drafters import RandomDraft
+from tests.engine.cores import RandomDraft
 from tests.soak.ledger import Ledger
 from tests.soak.traffic import Call, Traffic
 

@@ -1,4 +1,4 @@
-"""The engine on a card: graphs that are captured, bfloat16, and nothing that waits but one copy. `pytest -m gpu`."""
+"""The engine on a card: captured graphs, bfloat16, one wait a step. `pytest -m gpu`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from engine.runner.step_rows import PagedRows
 from engine.types import GenerationRequest, GenerationResult
 from engine.weights import Parameters
 from kernels.accept import AcceptOutput
-from tests.engine.cores import PROMPT, drain
-from tests.engine.drafters import Oracle, RandomDraft
+from tests.engine.cores import PROMPT, Oracle, RandomDraft, drain
 from tests.engine.runner.kernel_cores import FAMILIES, HEAD_DIM
-from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
+from tests.engine.tiny import MISTRAL, QWEN3, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
 
 pytestmark = [
     pytest.mark.gpu,
@@ -121,3 +120,20 @@ def test_a_pass_waits_for_the_card_once() -> None:
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert [each.token_ids for each in found] == [each.token_ids for each in expected]
+
+
+@pytest.mark.parametrize("family", [{}, QWEN3, MISTRAL | {"sliding_window": 9}])
+def test_the_card_gives_what_the_cpu_gives(family: dict[str, object]) -> None:
+    config = tiny_config(**family)
+    on_cpu = tiny_parameters(config)
+    on_card = Parameters(config, torch.float32, "cuda")
+    on_card.fill(on_cpu.slots().items())
+    texts = []
+    for parameters in (on_cpu, on_card):
+        core = EngineCore(Decoder(parameters), TOKEN_BYTES, EngineConfig(max_seq_len=200, check_integrity=True))
+        for number in range(5):
+            temperature = 0.7 if number % 2 else 0.0
+            core.add(GenerationRequest(prompt=[3, 4, number] * 5, max_new_tokens=20, temperature=temperature))
+        results = drain(core).results
+        texts.append([results[each].token_ids for each in sorted(results)])
+    assert texts[0] == texts[1]

@@ -1,4 +1,4 @@
-"""Passes that are padded to a few shapes and replayed: the rows are those of the pass as it came."""
+"""Steps padded to a few shapes and replayed have the rows of the step as it came."""
 
 from __future__ import annotations
 
@@ -28,6 +28,14 @@ from engine.runner.step_rows import PagedRows
 from tests.engine.cores import WINDOW
 from tests.engine.runner.kernel_cores import kernel_model
 from tests.engine.tiny import VOCAB_SIZE
+
+
+def test_positions_become_slots_page_by_page() -> None:
+    rows = PagedRows([0] * 4, [6, 7, 8, 10], [5, 2, 9])
+    assert rows.slots(4).tolist() == [2 * 4 + 2, 2 * 4 + 3, 9 * 4, 9 * 4 + 2]
+    assert rows.seq_len == 11
+    assert PagedRows([0], [6], [-1, 2]).slots(4).tolist() == [10]
+
 
 NUM_PAGES, PAGE_SIZE = 40, 4
 

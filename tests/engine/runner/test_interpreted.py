@@ -16,8 +16,7 @@ from engine.reuse import Reuse
 from engine.runner.cuda_runner import KernelRunner
 from engine.types import GenerationRequest, GenerationResult
 from kernels.op import is_interpreting
-from tests.engine.cores import PROMPT, alone, drain, make_core, run_one, same
-from tests.engine.drafters import AlwaysWrong, Oracle
+from tests.engine.cores import PROMPT, AlwaysWrong, Oracle, alone, drain, make_core, run_one, same
 from tests.engine.reuse.turns import random_ids, reusing_core, run
 from tests.engine.runner.kernel_cores import as_on_a_cpu, kernel_model, with_graphs
 from tests.engine.tiny import VOCAB_SIZE

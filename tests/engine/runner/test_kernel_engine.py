@@ -26,9 +26,8 @@ from engine.runner.cuda_runner import can_run_kernels
 from engine.speculation.step_times import StepTimes
 from engine.types import GenerationRequest
 from kernels.accept import AcceptOutput
-from tests.engine.cores import PROMPT, Collected, alone, drain, make_core, run_one, same
-from tests.engine.drafters import Oracle, RandomDraft
-from tests.engine.reuse.test_recording import check_kept
+from tests.engine.cores import PROMPT, Collected, Oracle, RandomDraft, alone, drain, make_core, run_one, same
+from tests.engine.reuse.test_kv_reuse import check_kept
 from tests.engine.reuse.turns import edited, random_ids, reusing_core, run
 from tests.engine.runner.kernel_cores import FAMILIES, HEAD_DIM, by_kernels, kernel_core, kernel_model, with_graphs
 from tests.engine.test_core import workloads

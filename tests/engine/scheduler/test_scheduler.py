@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.errors import QueueFull
 from engine.scheduler import ScheduledSequence, Scheduler, SchedulerConfig, Status
+from engine.scheduler.scheduler import split_evenly
 from tests.engine.scheduler.loop import Loop
 
 
@@ -287,3 +291,65 @@ def test_equal_calls_give_equal_schedules() -> None:
 def test_torch_is_not_needed() -> None:
     code = "import sys, engine.scheduler; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.strip() == b"False"
+
+
+# Equal shares of a number of tokens.
+
+
+@pytest.mark.parametrize(
+    ("wanted", "total", "expected"),
+    [
+        ([], 7, []),
+        ([3, 4], 7, [3, 4]),
+        ([3, 4], 0, [0, 0]),
+        ([5, 100, 100], 65, [5, 30, 30]),
+        ([100, 5, 100], 66, [31, 5, 30]),
+        ([100, 100], 65, [33, 32]),
+        ([9, 9, 9], 2, [2, 0, 0]),
+        ([1, 9, 9], 5, [1, 2, 2]),
+    ],
+)
+def test_examples(wanted: list[int], total: int, expected: list[int]) -> None:
+    assert split_evenly(wanted, total) == expected
+
+
+@given(st.lists(st.integers(0, 40), max_size=8), st.integers(0, 120))
+def test_shares_are_those_of_raising_the_level_step_by_step(wanted: list[int], total: int) -> None:
+    level = 0
+    while level < max(wanted, default=0) and sum(min(want, level + 1) for want in wanted) <= total:
+        level += 1
+    expected = [min(want, level) for want in wanted]
+    for place, want in enumerate(wanted):
+        expected[place] += min(want - expected[place], total - sum(expected))
+    assert split_evenly(wanted, total) == expected
+    assert sum(expected) == min(total, sum(wanted))
+
+
+# Limits that make no sense are refused with what to do.
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"max_batched_tokens": 0}, "max_batched_tokens is 0; it must be at least 1"),
+        ({"prefill_beside_decodes": 0}, "prefill_beside_decodes is 0"),
+        ({"prefill_in_idle_time": 0}, "prefill_in_idle_time is 0"),
+        ({"max_num_seqs": 0}, "max_num_seqs is 0"),
+        ({"max_waiting": 0}, "max_waiting is 0"),
+        ({"least_shared": 0}, "least_shared is 0"),
+        ({"max_drafted": -1}, "max_drafted is -1"),
+        ({"max_overtaken": -1}, "max_overtaken is -1"),
+        ({"max_num_seqs": 9, "max_batched_tokens": 8}, "raise the second or lower the first"),
+        ({"aging_s": 0.0}, "aging_s is 0.0"),
+        ({"aging_s": float("nan")}, "aging_s is nan"),
+        ({"aging_s": float("inf")}, "aging_s is inf; .* None for no aging"),
+    ],
+)
+def test_refusals(fields: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        SchedulerConfig(**fields)
+
+
+def test_what_is_just_allowed() -> None:
+    assert SchedulerConfig(1, 1, 1, 1, 0, None).max_num_seqs == 1
+    assert SchedulerConfig(max_num_seqs=8, max_batched_tokens=8, aging_s=1e9).aging_s == 1e9

@@ -1,7 +1,8 @@
-"""The merge draft follows the merge, finds its way behind departures, and is never harmed by what is written."""
+"""The merge draft: it follows the merge, finds its way behind departures, and survives any output."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -9,8 +10,35 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.speculation import MergeDraft
+from engine.speculation.sources import NO_TOKEN, Hunks, SuffixIndex
+from engine.speculation.token_lines import Reindent, TokenLines, complete_line, reindent_line
 from engine.types import Draft
-from tests.engine.speculation.toy_tokens import TOKEN_BYTES, decode, encode
+
+# A small byte-level vocabulary in which lines can have any indentation, and a tokenizer for it.
+
+
+WORDS = ["a", "b", "c", "def", "if", "x", "y", "zz", "(", ")", "...", "# ... rest ..."]
+BLANKS = ["\t", "\t\t", " ", "  ", "   ", "    ", "     ", "      ", "       "]
+ENDS = ["\n", "\n\n", ")\n", ")\n\n"]
+VOCABULARY = [*WORDS, *(f" {word}" for word in WORDS), *BLANKS, *ENDS, "</end>", "1", "2", "3"]
+TOKEN_BYTES = [token.encode() for token in VOCABULARY]
+
+_PIECES = re.compile("|".join(re.escape(token) for token in sorted(VOCABULARY, key=len, reverse=True)))
+
+
+def encode(text: str) -> list[int]:
+    """The longest token first, but of blanks before a word all but the last: as byte-level tokenizers write them."""
+    parts = re.split(r"([ ]+(?= [^\s]))", text)
+    return [VOCABULARY.index(piece) for part in parts for piece in _PIECES.findall(part)]
+
+
+def decode(token_ids: list[int]) -> str:
+    """The text of the ids."""
+    return b"".join(TOKEN_BYTES[token_id] for token_id in token_ids).decode()
+
+
+# The draft as a whole.
+
 
 FILE = list(range(100, 300))
 NEW = [1, 2, 3, 4, 5, 6]
@@ -121,12 +149,12 @@ def test_tabs_are_drafted_where_the_model_writes_tabs() -> None:
     assert gone_on(texts(merge, update=""), right[:at], 10).startswith(right[at : right.index("\t2")])
 
 
-few_ids = st.lists(st.integers(0, len(TOKEN_BYTES) - 1), max_size=25)
+toy_ids = st.lists(st.integers(0, len(TOKEN_BYTES) - 1), max_size=25)
 steps = st.lists(st.integers(1, 7), min_size=1, max_size=8)
 code = st.lists(
     st.sampled_from(["def a(x)\n", "    if x\n", "        b\n", "    c\n\n", "# ... rest ...\n", "\tzz\n", "y"])
 )
-texts_of_code = st.one_of(few_ids, code.map(lambda lines: encode("".join(lines))))
+texts_of_code = st.one_of(toy_ids, code.map(lambda lines: encode("".join(lines))))
 
 
 @given(
@@ -225,3 +253,161 @@ def test_ids_beyond_the_vocabulary_do_no_harm(token_bytes: list[bytes] | None) -
     draft = MergeDraft(merges=[[10**6, 5, 10**6]], original=[], update=[], token_bytes=token_bytes)
     assert proposal(draft, [10**6]) == [5, 10**6]
     assert proposal(draft, [10**6, 10**7]) in ([], [10**6])
+
+
+# Places of a merge and of the original: the same token outside of hunks, and back again.
+
+
+START, OLD_START = 5, 100
+ids = st.lists(st.integers(0, 3), max_size=30)
+
+
+@given(ids, ids)
+def test_outside_of_hunks_the_texts_are_equal_and_places_are_told_both_ways(
+    merge: list[int], original: list[int]
+) -> None:
+    found = Hunks(merge, original, START, OLD_START)
+    for at in range(len(merge)):
+        place = START + at
+        old_place = found.find_old_place(place)
+        assert OLD_START <= old_place <= OLD_START + len(original)
+        if not found.touches(place, place + 1):
+            assert original[old_place - OLD_START] == merge[at]
+            assert found.find_new_place(old_place) == place
+    assert [found.find_old_place(START + at) for at in range(len(merge))] == sorted(
+        found.find_old_place(START + at) for at in range(len(merge))
+    )
+
+
+@given(ids, ids)
+def test_hunks_are_in_order_and_what_is_between_them_is_equal(merge: list[int], original: list[int]) -> None:
+    at, old_at = START, OLD_START
+    for hunk in Hunks(merge, original, START, OLD_START).hunks:
+        assert hunk.start - at == hunk.old_start - old_at >= 0
+        assert merge[at - START : hunk.start - START] == original[old_at - OLD_START : hunk.old_start - OLD_START]
+        at, old_at = hunk.end, hunk.old_end
+    assert merge[at - START :] == original[old_at - OLD_START :]
+
+
+def test_neighbouring_hunks_are_one_region() -> None:
+    original = [*range(200), 901, *range(200, 210), 902, *range(210, 400)]
+    merge = [*range(200), *range(200, 210), 903, *range(210, 400)]
+    found = Hunks(merge, original, 0, 0)
+    assert len(found.hunks) == 2
+    region = found.find_region(205)
+    assert region is not None
+    assert (region.old_start, region.old_end) == (200, 212)
+    assert (region.start, region.end) == (200, 211)
+    assert found.find_region(199) is None
+    assert found.find_region(212) is None
+
+
+def test_a_text_without_changes_has_no_hunk() -> None:
+    found = Hunks([1, 2, 3], [1, 2, 3], START, OLD_START)
+    assert found.hunks == []
+    assert found.find_new_place(found.find_old_place(START + 3)) == START + 3
+
+
+# Lines are drafted at the indentation that the model gives a block.
+
+
+LINES = TokenLines(TOKEN_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "indent", "expected"),
+    [
+        ({}, b"  ", b"  "),
+        ({b"": b"    "}, b"  ", b"      "),
+        ({b"    ": b""}, b"      ", b"  "),
+        ({b"        ": b"    "}, b"    ", b""),
+        ({b"    ": b"\t"}, b"        ", b"\t\t"),
+        ({b"\t": b"  "}, b"\t\t\t", b"      "),
+        ({b"  ": b"    ", b"    ": b"        "}, b"      ", b"            "),
+        ({b"": b"\t\t", b"    ": b"\t\t\t"}, b"        ", b"\t\t\t\t"),
+        ({b"    ": b"      ", b"        ": b"          "}, b"", b"  "),
+        ({b"\t": b"  "}, b" ", b" "),  # nothing can be told
+    ],
+)
+def test_what_was_seen_of_some_lines_tells_of_others(pairs: dict[bytes, bytes], indent: bytes, expected: bytes) -> None:
+    assert Reindent(pairs)(indent) == expected
+
+
+words = st.sampled_from(["def", "x", "zz (", "a b", "1", "...", "y)"])
+depths = st.integers(0, 7)
+
+
+@given(depths, depths, words)
+def test_a_line_at_another_depth_is_tokenized_as_if_written_there(old: int, new: int, words: str) -> None:
+    line = encode(" " * old + words + "\n")
+    moved = reindent_line(line, Reindent({b" " * old: b" " * new}), LINES)
+    assert moved == encode(" " * new + words + "\n")
+
+
+@given(depths, depths, words.filter(lambda words: words != "1"))  # " 1" and "  1" both begin with the token " "
+def test_a_line_whose_blanks_are_written_is_gone_on_with(old: int, new: int, words: str) -> None:
+    line, written = encode(" " * old + words + "\n"), encode(" " * new + words + "\n")
+    if not LINES.describe(written[0]).is_blank:
+        return
+    rest, seen = complete_line(line, written[:1], LINES)
+    assert rest == written[1:]
+    assert all(Reindent(seen)(b" " * old) == b" " * new for _ in seen)
+
+
+def test_blank_lines_and_words_without_a_token_stay_as_they_are() -> None:
+    blank, unknown = encode("  \n"), [999, *encode("\n")]
+    assert reindent_line(blank, Reindent({b"": b"  "}), LINES) == blank
+    assert reindent_line(unknown, Reindent({b"": b"  "}), LINES) == unknown
+
+
+# The suffix index finds every place that a search token by token finds.
+
+
+few_ids = st.lists(st.integers(0, 2), max_size=12)
+
+
+def slow_search(texts: list[list[int]], tail: list[int], longest: int) -> dict[int, int]:
+    """Place -> length of the match before it, over the texts laid end to end with one place between them."""
+    found, start = {}, 1
+    for number, text in enumerate(texts):
+        last = len(text) if number + 1 < len(texts) else len(text) - 1  # nothing is known behind the output
+        for end in range(1, last + 1):
+            length = 0
+            while length < min(end, len(tail), longest) and text[end - 1 - length] == tail[-1 - length]:
+                length += 1
+            if length:
+                found[start + end] = length
+        start += len(text) + 1
+    return found
+
+
+@given(st.lists(few_ids, max_size=3), few_ids, few_ids, st.integers(1, 6))
+@example([[0, 0]], [0, 0, 0], [0, 0, 0], 6)
+def test_the_search_equals_one_token_by_token(
+    sources: list[list[int]], output: list[int], tail: list[int], longest: int
+) -> None:
+    index = SuffixIndex(sources, room=1)
+    index.grow(output)
+    places, lengths = index.search(tail, longest)
+    assert dict(zip(places.tolist(), lengths.tolist(), strict=True)) == slow_search([*sources, output], tail, longest)
+
+
+@given(st.lists(few_ids, max_size=3), few_ids, st.lists(st.integers(1, 5), max_size=8))
+def test_growing_in_steps_equals_growing_at_once(sources: list[list[int]], output: list[int], steps: list[int]) -> None:
+    at_once, in_steps = SuffixIndex(sources), SuffixIndex(sources, room=0)
+    at_once.grow(output)
+    seen = 0
+    for step in [*steps, len(output)]:
+        in_steps.grow(output[seen : seen + step])
+        seen = min(len(output), seen + step)
+    assert in_steps.end == at_once.end
+    assert in_steps[0 : at_once.end + 1] == at_once[0 : at_once.end + 1]
+
+
+def test_the_texts_stand_apart() -> None:
+    index = SuffixIndex([[1, 2], [3]])
+    index.grow([2, 3])
+    assert index.starts == [1, 4, 6]
+    assert index[0:9] == [NO_TOKEN, 1, 2, NO_TOKEN, 3, NO_TOKEN, 2, 3, NO_TOKEN]
+    places, lengths = index.search([2, 3], 8)
+    assert (places.tolist(), lengths.tolist()) == ([5], [1])  # not across texts, and not the output's own end

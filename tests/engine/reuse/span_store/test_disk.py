@@ -1,4 +1,4 @@
-"""A file gives back what was put, byte for byte, or nothing: whatever happened to it."""
+"""The disk tier: a file gives back what was put, byte for byte, or nothing."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import random
 import shutil
 import stat
 import time
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
 
-from engine.reuse.disk_tier import ALIGNMENT, MAGIC, VERSION, DiskTier, SpanHeader
+from engine.reuse.disk_tier import ALIGNMENT, MAGIC, VERSION, DiskTier, SpanHeader, WriteBack
 from tests.engine.reuse.span_store.stores import header_of, text
 
 KV = bytes(random.Random(0).randbytes(50 * 256))
@@ -308,3 +310,88 @@ def test_two_engines_fill_one_folder_at_once(tmp_path: Path, caplog: pytest.LogC
         assert sum(pool.map(use, range(3))) > 10
     assert caplog.records == []
     assert {path.suffix for path in tmp_path.iterdir()} == {".kv"}
+
+
+# Write-back: puts do not wait, waiting entries can be read, and failed writes are counted.
+
+
+HEADERS = [header_of(text(seed, 10), 100) for seed in range(5)]
+PAYLOAD = memoryview(bytes(range(100)))
+
+
+class SlowTier:
+    """A tier in memory that writes when it is let."""
+
+    capacity_bytes = 1 << 20
+
+    def __init__(self) -> None:
+        self.kept: dict[SpanHeader, memoryview] = {}
+        self.may_write = Event()
+        self.fault: Exception | None = None
+        self.takes = True
+
+    def put(self, header: SpanHeader, payload: memoryview) -> bool:
+        assert self.may_write.wait(60)
+        if self.fault is not None:
+            raise self.fault
+        if self.takes:
+            self.kept[header] = payload
+        return self.takes
+
+    def get(self, header: SpanHeader) -> memoryview | None:
+        return self.kept.get(header)
+
+    def headers(self) -> Iterable[SpanHeader]:
+        return list(self.kept)
+
+
+@pytest.fixture
+def slow_tier() -> SlowTier:
+    return SlowTier()
+
+
+@pytest.fixture
+def write_back(slow_tier: SlowTier) -> Iterator[WriteBack]:
+    each = WriteBack(slow_tier, most_waiting_bytes=250)
+    yield each
+    slow_tier.may_write.set()
+    each.close()
+
+
+def test_what_waits_can_be_had_and_too_much_is_dropped(slow_tier: SlowTier, write_back: WriteBack) -> None:
+    assert [write_back.put(header, PAYLOAD) for header in HEADERS[:3]] == [True, True, False]
+    assert write_back.put(HEADERS[0], PAYLOAD), "it waits already"
+    assert [write_back.get(header) for header in HEADERS[:3]] == [PAYLOAD, PAYLOAD, None]
+    assert write_back.num_dropped == 1
+    assert not slow_tier.kept
+    slow_tier.may_write.set()
+    write_back.flush()
+    assert list(write_back.headers()) == HEADERS[:2]
+    assert [write_back.get(header) for header in HEADERS[:3]] == [PAYLOAD, PAYLOAD, None]
+    assert write_back.put(HEADERS[2], PAYLOAD), "there is room again"
+
+
+def test_close_writes_what_waits_and_takes_no_more(slow_tier: SlowTier, write_back: WriteBack) -> None:
+    write_back.put(HEADERS[0], PAYLOAD)
+    slow_tier.may_write.set()
+    write_back.close()
+    assert list(slow_tier.kept) == HEADERS[:1]
+    assert not write_back.put(HEADERS[1], PAYLOAD)
+
+
+def test_what_the_tier_does_not_take_is_counted_and_the_rest_goes_on(
+    slow_tier: SlowTier, write_back: WriteBack
+) -> None:
+    slow_tier.takes = False
+    slow_tier.may_write.set()
+    write_back.put(HEADERS[0], PAYLOAD)
+    write_back.flush()
+    slow_tier.fault = ConnectionError("a tier on the network, badly written")
+    write_back.put(HEADERS[1], PAYLOAD)
+    write_back.flush()
+    assert write_back.num_faults == 2
+    slow_tier.takes, slow_tier.fault = True, None
+    write_back.put(HEADERS[2], PAYLOAD)
+    write_back.flush()
+    assert list(slow_tier.kept) == HEADERS[2:3]
+    assert write_back.get(HEADERS[0]) is None

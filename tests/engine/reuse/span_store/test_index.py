@@ -1,4 +1,4 @@
-"""What is found is stored, what is stored is found, and the parts add up: against a list of all that was entered."""
+"""The span index: what is found is stored, what is stored is found, against a list of all entries."""
 
 from __future__ import annotations
 
@@ -12,8 +12,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from numpy.typing import NDArray
 
 from engine.reuse import Match
-from engine.reuse.span_entry import ANCHOR_EVERY, KGRAM_LEN
+from engine.reuse.span_entry import ANCHOR_EVERY, KGRAM_LEN, MULTIPLIER, kgram_hashes
 from engine.reuse.span_index import SpanIndex, root_digest
+
+
+@given(token_ids=st.lists(st.integers(0, 2**32 - 1), max_size=40))
+def test_kgram_hashes(token_ids: list[int]) -> None:
+    expected = []
+    for first in range(len(token_ids) - KGRAM_LEN + 1):
+        value = 0
+        for token_id in token_ids[first : first + KGRAM_LEN]:
+            value = (value * MULTIPLIER + token_id + 1) % 2**64
+        expected.append(value)
+    assert kgram_hashes(np.array(token_ids, dtype=np.uint32)).tolist() == expected
+
 
 ALWAYS_FOUND = KGRAM_LEN + ANCHOR_EVERY - 1
 """So many tokens in a row, stored in a row, are never overlooked whole."""

@@ -1,13 +1,9 @@
-"""A draft changes how many passes an output takes, and nothing else: greedy, sampled, with any option, in any company.
-
-Elsewhere: real models (test_speculation_real), a load of requests side by side (test_core), bit-equality in bfloat16
-(test_invariant).
-"""
+"""A draft changes how many steps an output takes, and nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -17,16 +13,33 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from torch import Tensor
 
+from agent_runtime.prompt import ApplyPrompt, build_prompt
+from agent_runtime.prompt.chat_template import ChatTemplate
 from engine.core import EngineCore
 from engine.decoder import Decoder
+from engine.engine import Engine
 from engine.sampling import Choice, Sampler
 from engine.sampling.logits import read_row
 from engine.sampling.sampler import distribution, uniform
 from engine.speculation import MergeDraft
-from engine.types import GenerationRequest, GenerationResult, Proposer
-from tests.engine.cores import PROMPT, Collected, alone, drain, make_core, run_one, same, tiny_model
-from tests.engine.drafters import AlwaysWrong, Oracle, RandomDraft
-from tests.engine.tiny import VOCAB_SIZE, tiny_config, tiny_parameters
+from engine.types import Draft, DraftRun, GenerationRequest, GenerationResult, Proposer, SourceUsage
+from tests.engine.cores import (
+    PROMPT,
+    AlwaysWrong,
+    Collected,
+    Oracle,
+    RandomDraft,
+    alone,
+    drain,
+    make_core,
+    run_one,
+    same,
+    tiny_model,
+)
+from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_decoder, tiny_limits, tiny_parameters
+from tests.models import RealModel
+
+# Tiny models: greedy, sampled, with any option, in any company.
 
 
 def merged(target: Sequence[int], seed: int) -> MergeDraft:
@@ -238,3 +251,187 @@ class DraftedLives(RuleBasedStateMachine):
 
 TestDraftedLives = DraftedLives.TestCase
 TestDraftedLives.settings = settings(max_examples=10, stateful_step_count=15)
+
+
+# Drafted and accepted tokens are counted by source, as far as the model saw them.
+
+
+REQUEST = GenerationRequest(prompt=PROMPT, max_new_tokens=60)
+
+
+@dataclass
+class Parted:
+    """Drafts what the model writes, but for the last `num_wrong` tokens; the first `num_merge` are from "merge"."""
+
+    target: Sequence[int]
+    num_right: int
+    num_wrong: int
+    num_merge: int
+
+    def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
+        if output_ids:
+            return Draft((), ())
+        ahead = self.target[: self.num_right + self.num_wrong]
+        ids = [*ahead[: self.num_right], *((each + 1) % VOCAB_SIZE for each in ahead[self.num_right :])]
+        runs = DraftRun("merge", self.num_merge, 1e-4), DraftRun("update", len(ids) - self.num_merge, 1e-4)
+        return Draft(ids, runs)
+
+
+def test_each_source_has_what_was_drafted_and_accepted_of_it() -> None:
+    target = alone(tiny_model(), REQUEST)
+    core = make_core()
+    result = run_one(core, REQUEST, Parted(target.token_ids, 20, 7, num_merge=15))
+    assert same(result, target)
+    assert result.usage.by_source == {"merge": SourceUsage(15, 15), "update": SourceUsage(12, 5)}
+    assert (result.usage.drafted, result.usage.accepted) == (27, 20)
+    run_one(core, REQUEST, Parted(target.token_ids, 5, 3, num_merge=8))
+    assert core.drafted == {"merge": SourceUsage(23, 20), "update": SourceUsage(12, 5)}, "of all requests"
+
+
+def test_what_a_cut_draft_left_out_is_not_counted() -> None:
+    target = alone(tiny_model(), REQUEST)
+    core = make_core(max_batched_tokens=len(PROMPT) + 12, max_drafted=0, max_num_seqs=4)
+    result = run_one(core, REQUEST, Parted(target.token_ids, 10, 40, num_merge=10))
+    assert same(result, target)
+    assert result.usage.by_source == {"merge": SourceUsage(10, 10), "update": SourceUsage(2, 0)}
+
+
+@pytest.mark.parametrize("stop_at", [3, 12])
+def test_tokens_behind_the_end_of_the_output_are_not_accepted(stop_at: int) -> None:
+    target = alone(tiny_model(), REQUEST).token_ids
+    request = replace(REQUEST, stop_ids=frozenset({target[stop_at]}))
+    num_written = target.index(target[stop_at]) + 1
+    usage = run_one(make_core(), request, Parted(target, 20, 5, num_merge=20)).usage
+    assert usage.by_source["merge"] == SourceUsage(20, min(20, num_written))
+    assert usage.accepted == min(20, num_written)
+
+
+def test_the_sources_add_up_whatever_is_drafted() -> None:
+    core = make_core(max_batched_tokens=40)
+    wanted = [replace(REQUEST, prompt=[*PROMPT, at]) for at in range(6)]
+    ids = []
+    for at, request in enumerate(wanted):
+        written = alone(tiny_model(), request).token_ids
+        drafter = (Oracle(written), AlwaysWrong(written, VOCAB_SIZE), RandomDraft(written, VOCAB_SIZE, at))[at % 3]
+        ids.append(core.add(request, drafter))
+    collected = drain(core)
+    for request_id in ids:
+        usage = collected.results[request_id].usage
+        assert sum(each.drafted for each in usage.by_source.values()) == usage.drafted
+        assert sum(each.accepted for each in usage.by_source.values()) == usage.accepted
+        assert sum(each.num_rejected for each in usage.by_source.values()) == usage.drafted - usage.accepted
+
+
+@pytest.mark.parametrize("chunk", [4, 16, 64])
+def test_passes_that_run_the_prompt_are_told_apart(chunk: int) -> None:
+    core = make_core(max_batched_tokens=chunk, max_num_seqs=4)
+    usage = run_one(core, replace(REQUEST, max_new_tokens=10)).usage
+    assert usage.prefill_forwards == -(-len(PROMPT) // chunk)
+    assert usage.forwards == usage.prefill_forwards + 9
+    again = run_one(core, replace(REQUEST, max_new_tokens=10)).usage
+    assert (again.cached, again.prefill_forwards) == (len(PROMPT) - 1, 1)
+
+
+def test_an_engine_tells_its_passes_and_what_was_drafted() -> None:
+    with Engine(tiny_decoder(), TOKEN_BYTES, tiny_limits()) as engine:
+        plain = engine.run(REQUEST)
+        assert engine.stats().num_passes == 60
+        drafted = engine.run(REQUEST, Oracle(plain.token_ids, hazard=1e-4))
+        stats = engine.stats()
+    assert stats.num_passes == 60 + drafted.usage.forwards
+    assert stats.by_source == {"draft": SourceUsage(drafted.usage.drafted, drafted.usage.accepted)}
+
+
+# SmolLM2 in float32 on real edits: speculative greedy decoding equals plain greedy decoding.
+
+
+EDITS = {
+    "python": (
+        "import math\n\n\ndef area(radius):\n    return math.pi * radius**2\n\n\ndef length(radius):\n"
+        "    return 2 * math.pi * radius",
+        "def area(radius):\n    if radius < 0:\n        raise ValueError(radius)\n    return math.pi * radius**2\n\n"
+        "# ... existing code ...",
+    ),
+    "typescript": (
+        "export function add(a: number, b: number) {\n\treturn a + b;\n}\n\nexport const ZERO = 0;",
+        "// ... existing code ...\n\nexport const ZERO = 0;\nexport const ONE = 1;",
+    ),
+}
+MAX_NEW_TOKENS = 48
+
+
+@dataclass(frozen=True)
+class Case:
+    prompt: ApplyPrompt
+    request: GenerationRequest
+    plain: GenerationResult
+
+
+@pytest.fixture(scope="module", params=EDITS)
+def case(request: pytest.FixtureRequest, smollm2: RealModel, smollm2_engine: Engine) -> Case:
+    file_text, edit_text = EDITS[request.param]
+    prompt = build_prompt(
+        ChatTemplate(smollm2.chat_template),
+        smollm2.tokenizer,
+        file_text=file_text,
+        edit_text=edit_text,
+        instruction="",
+    )
+    end = smollm2.tokenizer.get_control_id("<|im_end|>")
+    assert end is not None
+    asked = GenerationRequest(
+        prompt=prompt.token_ids,
+        max_new_tokens=MAX_NEW_TOKENS,
+        stop_ids=frozenset({end}),
+        stop=(prompt.stop.encode(),),
+    )
+    plain = smollm2_engine.run(asked)
+    assert plain.usage.forwards >= plain.usage.completion > 20
+    return Case(prompt, asked, plain)
+
+
+def copy_of(case: Case) -> MergeDraft:
+    return MergeDraft(merges=[], original=case.prompt.file_ids, update=case.prompt.edit_ids)
+
+
+def test_a_merge_draft_gives_the_plain_text_in_fewer_passes(smollm2_engine: Engine, case: Case) -> None:
+    result = smollm2_engine.run(case.request, copy_of(case))
+    smollm2_engine.check_integrity()
+    assert result == case.plain
+    assert result.usage.accepted > 0
+    assert result.usage.forwards < result.usage.completion / 2
+
+
+def test_an_oracle_gives_the_plain_text_in_two_passes(smollm2_engine: Engine, case: Case) -> None:
+    result = smollm2_engine.run(case.request, Oracle(case.plain.token_ids))
+    assert result == case.plain
+    assert result.usage.forwards <= 2
+
+
+def test_a_draft_that_is_always_wrong_gives_the_plain_text(
+    smollm2: RealModel, smollm2_engine: Engine, case: Case
+) -> None:
+    wrong = AlwaysWrong(case.plain.token_ids, smollm2.gguf.config.vocab_size)
+    result = smollm2_engine.run(case.request, wrong)
+    smollm2_engine.check_integrity()
+    assert result == case.plain
+    assert result.usage.accepted == 0 < result.usage.drafted
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_random_draft_gives_the_plain_text(smollm2: RealModel, smollm2_engine: Engine, case: Case, seed: int) -> None:
+    draft = RandomDraft(case.plain.token_ids, smollm2.gguf.config.vocab_size, seed)
+    result = smollm2_engine.run(case.request, draft)
+    smollm2_engine.check_integrity()
+    assert result == case.plain
+    assert 0 < result.usage.accepted < result.usage.drafted
+
+
+def test_a_seeded_sample_is_the_same_with_a_draft(smollm2_engine: Engine, case: Case) -> None:
+    request = GenerationRequest(
+        prompt=case.request.prompt, max_new_tokens=24, temperature=0.8, top_p=0.9, seed=3, stop=case.request.stop
+    )
+    plain = smollm2_engine.run(request)
+    drafted = smollm2_engine.run(request, copy_of(case))
+    assert drafted == plain
+    assert plain.token_ids != case.plain.token_ids[:24]
