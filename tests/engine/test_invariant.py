@@ -25,7 +25,7 @@ from tests.engine.cores import PROMPT, AlwaysWrong, Collected, Oracle, RandomDra
 from tests.engine.test_lora import write_adapter
 from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
 from tests.kernels.naive import naive_causal_attention as reference_attention
-from tests.kernels.test_attention_blocked import scattered
+from tests.kernels.test_attention import scattered
 from tests.models import RealModel
 
 SHAPES: dict[str, dict[str, Any]] = {

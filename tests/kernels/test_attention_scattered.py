@@ -15,8 +15,8 @@ from kernels.attention import Run, Scratch, attention_at_positions, causal_atten
 from kernels.attention.cpu import Block
 from kernels.attention.types import make_causal_mask
 from tests.kernels.naive import naive_attention_at_positions as reference_attention
-from tests.kernels.test_attention_blocked import BOUND, PoisonedScratch
-from tests.kernels.test_attention_blocked import scattered as in_runs
+from tests.kernels.test_attention import BOUND, PoisonedScratch
+from tests.kernels.test_attention import scattered as in_runs
 
 HEADS = [(1, 1, 64), (2, 7, 64), (3, 2, 64), (2, 6, 128), (1, 6, 64)]
 """KV heads, queries to each, and their width."""

@@ -14,16 +14,13 @@ from benchmarks.gpu.engine import ScriptedDecoder, draw_ids, write
 from benchmarks.gpu.ops import measure_op
 from engine.runner.cuda_runner import can_run_kernels
 from engine.types import Draft, GenerationRequest
-from kernels.op import OP_NAMES, is_interpreting, load_op
+from kernels.op import OP_NAMES, load_op
 from tests.engine.cores import make_core
 from tests.engine.tiny import VOCAB_SIZE, tiny_decoder
+from tests.kernels.devices import CPU, INTERPRETED
 
-pytestmark = [
-    pytest.mark.interpreted,
-    pytest.mark.skipif(not is_interpreting(), reason="needs TRITON_INTERPRET=1 before Triton is imported"),
-]
+pytestmark = INTERPRETED
 
-CPU = torch.device("cpu")
 CEILINGS = Ceilings("a card", 1e12, 1e12)
 
 

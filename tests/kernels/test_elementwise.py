@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 
 from kernels import parity
-from kernels.op import is_interpreting
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rms_norm.op import naive_rms_norm
 from kernels.rope import apply_rope, rope_table
 from kernels.swiglu import swiglu
 from kernels.swiglu.op import naive_swiglu
-
-CPU = torch.device("cpu")
+from tests.kernels.devices import CPU, CUDA, INTERPRETED, ON_CARD, ON_EACH
 
 
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -139,31 +137,16 @@ MOST_FLIPPED = 0.01
 """Share of numbers whose last bit differs because a float32 did so at a border of rounding: 2^-22 of 2^-11. Where
 something is rounded once more or once less, a tenth of all and more do."""
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-in_interpreter = [
-    pytest.mark.interpreted,
-    pytest.mark.skipif(not is_interpreting(), reason="needs TRITON_INTERPRET=1 before Triton is imported"),
-]
-on_card = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
-
-on_each_device = pytest.mark.parametrize(
-    "device", [pytest.param(CPU, marks=in_interpreter), pytest.param(CUDA, marks=on_card)], ids=str
-)
+on_each_device = pytest.mark.parametrize("device", ON_EACH, ids=str)
 in_each_dtype = pytest.mark.parametrize(
     ("device", "dtype"),
     [
-        *(pytest.param(CPU, dtype, marks=in_interpreter) for dtype in (torch.float32, torch.float16)),
+        *(pytest.param(CPU, dtype, marks=INTERPRETED) for dtype in (torch.float32, torch.float16)),
         # Triton 3.9's interpreter cuts bfloat16 off where a card rounds.
-        *(pytest.param(CUDA, dtype, marks=on_card) for dtype in (torch.float32, torch.float16, torch.bfloat16)),
+        *(pytest.param(CUDA, dtype, marks=ON_CARD) for dtype in (torch.float32, torch.float16, torch.bfloat16)),
     ],
     ids=str,
 )
-
-
-@pytest.fixture
-def generator() -> torch.Generator:
-    """Other numbers each run; a failure says which."""
-    return torch.Generator().manual_seed(parity.get_run_seed())
 
 
 def assert_rounded_alike(actual: Tensor, expected: Tensor) -> None:

@@ -1,9 +1,9 @@
-"""Every kernel computes what its reference does; planted faults are found, and so is every access outside of a
-tensor.
-"""
+"""Every kernel computes what its reference does; planted faults and accesses outside of a tensor are found."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
@@ -16,20 +16,14 @@ import torch
 from torch import Tensor
 
 from kernels import parity
-from kernels.op import OP_NAMES, Op, Shape, Variant, is_interpreting, load_op
+from kernels.op import OP_NAMES, Op, Shape, Variant, load_op
 from kernels.parity import BOUNDS, GUARD, GuardedMemory, assert_equal, compute_error_ratio, get_run_seed
 from kernels.tuner.search import list_variants
+from tests.kernels.devices import CPU, INTERPRETED, ON_CARD
 from tests.kernels.planted_faults import FAULTS, Fault, planted
 
-CPU = torch.device("cpu")
 NUM_VARIANTS = 1
 """Besides the wrapper's choice, drawn anew each run, for each shape."""
-
-interpreted = [
-    pytest.mark.interpreted,
-    pytest.mark.skipif(not is_interpreting(), reason="needs TRITON_INTERPRET=1; make test-kernels sets it"),
-]
-on_card = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 CASES = [
     pytest.param(name, number, id=f"{name}-{'-'.join(map(str, shape.values()))}")
@@ -62,7 +56,7 @@ def cuda() -> Iterator[torch.device]:
 class TestInterpreted:
     """float32 and float16: the interpreter computes `tl.dot` of bfloat16 wrongly (Triton 3.9)."""
 
-    pytestmark = interpreted
+    pytestmark = INTERPRETED
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["float32", "float16"])
     @pytest.mark.parametrize(("name", "number"), CASES)
@@ -101,7 +95,7 @@ def _tried(op: Op, shape: Shape, fault: Fault) -> list[Variant | None]:
 class TestOnCard:
     """bfloat16, the service's shapes, and the compiler instead of the interpreter."""
 
-    pytestmark = on_card
+    pytestmark = ON_CARD
 
     @pytest.mark.parametrize("dtype", BOUNDS, ids=lambda dtype: str(dtype).removeprefix("torch."))
     @pytest.mark.parametrize(("name", "number"), CASES)
@@ -267,3 +261,20 @@ def test_a_number_below_what_a_dtype_has_digits_for_may_be_off() -> None:
 def test_another_shape_is_a_fault_of_the_op() -> None:
     with pytest.raises(AssertionError, match=r"an output is \[1, 2\] and its reference \[2, 1\]"):
         compute_error_ratio(torch.ones(1, 2), torch.ones(2, 1))
+
+
+# An installation for a CPU has no Triton.
+
+
+PROGRAM = """
+import sys
+sys.modules["triton"] = None
+import engine.core, kernels.accept, kernels.attention, kernels.paged_attention, kernels.parity, kernels.rms_norm
+import kernels.rope, kernels.rope_write, kernels.span_placement, kernels.swiglu, kernels.tune
+from kernels.op import OP_NAMES, load_op
+assert [load_op(name).name for name in OP_NAMES] == list(OP_NAMES)
+"""
+
+
+def test_kernels_and_engine_load_without_triton() -> None:
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True)

@@ -9,24 +9,13 @@ import torch
 from torch import Tensor
 
 from kernels import parity
-from kernels.op import Shape, Variant, is_interpreting
+from kernels.op import Shape, Variant
 from kernels.rope import apply_rope, rope_table
 from kernels.rope_write import Record, rope_write
 from kernels.rope_write.op import OP
+from tests.kernels.devices import CPU, INTERPRETED
 
-CPU = torch.device("cpu")
 NUM_SLOTS = 40
-
-INTERPRETED = [
-    pytest.mark.interpreted,
-    pytest.mark.skipif(not is_interpreting(), reason="needs TRITON_INTERPRET=1 before Triton is imported"),
-]
-
-
-@pytest.fixture
-def generator() -> torch.Generator:
-    """Other numbers each run; a failure says which."""
-    return torch.Generator().manual_seed(parity.get_run_seed())
 
 
 def check(heads: tuple[int, int, int], slots: list[int], dtype: torch.dtype, generator: torch.Generator) -> None:

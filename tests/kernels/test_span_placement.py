@@ -1,30 +1,29 @@
-"""Stored keys and values come to their places with the bits of RoPE on what was gathered; nothing else is touched."""
+"""Stored keys and values come to their slots with the bits of RoPE; nothing else is touched."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from kernels import parity
 from kernels.attention import Scratch
 from kernels.op import Shape, is_interpreting
 from kernels.rope import apply_rope, rope_table
-from kernels.span_placement import host, place, place_layers
+from kernels.span_placement import host, move_layers, place, place_layers
+from kernels.span_placement.host import NUM_BUFFERS, StagingBuffers
 from kernels.span_placement.op import OP
 from kernels.span_placement.op import naive_place as reference_place
+from tests.kernels.devices import CPU, INTERPRETED
 
-CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 NUM_STORED, NUM_SLOTS = 500, 400
-
-INTERPRETED = [
-    pytest.mark.interpreted,
-    pytest.mark.skipif(not is_interpreting(), reason="needs TRITON_INTERPRET=1 before Triton is imported"),
-]
 
 
 def check(
@@ -93,36 +92,47 @@ def test_the_rotation_counts() -> None:
     assert torch.equal(pool[1], keys)
 
 
-def layers(num_layers: int, num_tokens: int, row: tuple[int, int], dtype: torch.dtype, seed: int) -> dict[str, Any]:
+def layers(
+    num_layers: int, num_tokens: int, row: tuple[int, int], dtype: torch.dtype, generator: torch.Generator
+) -> dict[str, Any]:
     """What `place_layers` takes, between any slots, in pools that are NaN."""
-    generator = torch.Generator().manual_seed(seed)
-    keys, values = torch.randn(2, num_layers, 40, *row, generator=generator).to(dtype)
-    pools = torch.full((2, num_layers, 30, *row), torch.nan, dtype=dtype)
+    keys, values = torch.randn(2, num_layers, 60, *row, generator=generator).to(dtype)
+    pools = torch.full((2, num_layers, 50, *row), torch.nan, dtype=dtype)
     positions = torch.randint(0, 1000, (num_tokens,), generator=generator)
     cos, sin = (part[positions] for part in rope_table(1000, row[1], 1e4, CPU))
     return {
         "keys": keys.unbind(),
         "values": values.unbind(),
-        "source_slots": torch.randint(0, 40, (num_tokens,), generator=generator),
+        "source_slots": torch.randint(0, 60, (num_tokens,), generator=generator),
         "cos": cos,
         "sin": sin,
         "pool_keys": pools[0].unbind(),
         "pool_values": pools[1].unbind(),
-        "target_slots": torch.randperm(30, generator=generator)[:num_tokens],
+        "target_slots": torch.randperm(50, generator=generator)[:num_tokens],
     }
 
 
-def check_layers(given: dict[str, Any], seed: int) -> None:
-    """Bit for bit against the reference, layer by layer; all else of the pools stays as it is."""
-    pools = ("pool_keys", "pool_values")
-    expected = {**given, **{name: [each.clone() for each in given[name]] for name in pools}}
+def place_by_reference(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with pools of their own, in which the reference has placed everything."""
+    expected = {**given, **{name: [each.clone() for each in given[name]] for name in ("pool_keys", "pool_values")}}
     OP.reference(expected)
-    place_layers(**given, scratch=Scratch())
-    for name in pools:
-        for layer, (own, right) in enumerate(zip(given[name], expected[name], strict=True)):
+    return expected
+
+
+def assert_same_pools(actual: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Bit for bit, layer by layer; so all else of the pools has stayed as it was."""
+    again = f"{parity.SEED_VARIABLE}={parity.get_run_seed()} draws this again"
+    for name in ("pool_keys", "pool_values"):
+        for layer, (own, right) in enumerate(zip(actual[name], expected[name], strict=True)):
             torch.testing.assert_close(
-                own, right, rtol=0, atol=0, equal_nan=True, msg=lambda text, at=(name, layer): f"{at}, {seed=}: {text}"
+                own, right, rtol=0, atol=0, equal_nan=True, msg=lambda text, at=(name, layer): f"{at}: {text}\n{again}"
             )
+
+
+def check_layers(given: dict[str, Any]) -> None:
+    expected = place_by_reference(given)
+    place_layers(**given, scratch=Scratch())
+    assert_same_pools(given, expected)
 
 
 ROWS = [(1, 8), (3, 24), (2, 64), (1, 256)]
@@ -130,8 +140,8 @@ ROWS = [(1, 8), (3, 24), (2, 64), (1, 256)]
 
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_layer_is_placed(row: tuple[int, int], dtype: torch.dtype) -> None:
-    check_layers(layers(3, 17, row, dtype, parity.get_run_seed()), parity.get_run_seed())
+def test_every_layer_is_placed(row: tuple[int, int], dtype: torch.dtype, generator: torch.Generator) -> None:
+    check_layers(layers(3, 17, row, dtype, generator))
 
 
 class TestInterpreted:
@@ -141,14 +151,12 @@ class TestInterpreted:
 
     @pytest.mark.parametrize("row", ROWS)
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-    def test_every_layer_is_placed(self, row: tuple[int, int], dtype: torch.dtype) -> None:
-        check_layers(layers(3, 17, row, dtype, parity.get_run_seed()), parity.get_run_seed())
+    def test_every_layer_is_placed(self, row: tuple[int, int], dtype: torch.dtype, generator: torch.Generator) -> None:
+        check_layers(layers(3, 17, row, dtype, generator))
 
     @pytest.mark.parametrize(("num_layers", "num_tokens"), [(1, 0), (1, 1), (5, 1), (4, 4), (5, 9)])
-    def test_borders_of_blocks(self, num_layers: int, num_tokens: int) -> None:
-        check_layers(
-            layers(num_layers, num_tokens, (2, 16), torch.float32, parity.get_run_seed()), parity.get_run_seed()
-        )
+    def test_borders_of_blocks(self, num_layers: int, num_tokens: int, generator: torch.Generator) -> None:
+        check_layers(layers(num_layers, num_tokens, (2, 16), torch.float32, generator))
 
     @pytest.mark.parametrize("blocks", [(1, 1, 1), (4, 2, 2), (8, 1, 8), (16, 4, 4)])
     @pytest.mark.parametrize("shape", OP.parity_shapes, ids=str)
@@ -157,9 +165,8 @@ class TestInterpreted:
         variant = {**dict(zip(names, blocks, strict=True)), "num_warps": 4, "num_stages": 1}
         parity.assert_equal(OP, shape, torch.float32, CPU, variant)
 
-    def test_other_pages_of_the_pool_move_by_an_angle(self) -> None:
+    def test_other_pages_of_the_pool_move_by_an_angle(self, generator: torch.Generator) -> None:
         """Keys that stand at 5, 6, 7 come to 105, 106, 107, and back to where they were."""
-        generator = torch.Generator().manual_seed(parity.get_run_seed())
         cos, sin = rope_table(200, 64, 1e4, CPU)
         before = torch.randn(3, 2, 64, generator=generator)
         pool = torch.full((2, 20, 2, 64), torch.nan)
@@ -216,3 +223,190 @@ def test_the_cost_is_what_tensors_hold() -> None:
     moved = [inputs[name][:, :9] for name in ("keys", "values", "pool_keys", "pool_values")]
     read = [inputs[name] for name in ("cos", "sin", "source_slots", "target_slots")]
     assert OP.cost(shape, torch.bfloat16).num_bytes == sum(each.nbytes for each in (*moved, *read))
+
+
+# Rows that move within a pool arrive as they were, also where they overlap.
+
+
+POOL_SLOTS = 300
+
+
+def check_move(
+    source: list[int], target: list[int], dtype: torch.dtype, row: tuple[int, int], device: str = "cpu"
+) -> None:
+    """Against a copy of the whole pool."""
+    seed = parity.get_run_seed()
+    generator = torch.Generator().manual_seed(seed)
+    pool = torch.randn(2, 3, POOL_SLOTS, *row, generator=generator).to(dtype).to(device)
+    expected = pool.clone()
+    expected[:, :, target] = pool[:, :, source]
+    slots = (torch.tensor(each, dtype=torch.int64, device=device) for each in (source, target))
+    move_layers(*(part.unbind() for part in pool), *slots)
+    assert torch.equal(pool, expected), f"{parity.SEED_VARIABLE}={seed} draws this again"
+
+
+MOVES = [
+    ([7], [0]),
+    ([*range(5, 21)], [*range(3, 19)]),
+    ([*range(3, 20)], [*range(5, 22)]),
+    ([9, 8, 4, 1], [1, 4, 9, 8]),
+    ([2, 2, 2], [0, 1, 2]),
+    ([*range(30, 286)], [*range(31, 287)]),
+    ([*range(1, 299)], [*range(298)]),
+    ([], []),
+]
+
+
+@pytest.mark.parametrize(("source", "target"), MOVES)
+def test_arrives_as_it_was(source: list[int], target: list[int]) -> None:
+    check_move(source, target, torch.bfloat16, (2, 16))
+
+
+@pytest.mark.interpreted
+@pytest.mark.skipif(not is_interpreting(), reason="needs TRITON_INTERPRET=1 before Triton is imported")
+class TestMovesInterpreted:
+    """The kernel, which the wrapper takes in a process with the interpreter."""
+
+    @pytest.mark.parametrize(("source", "target"), MOVES)
+    def test_arrives_as_it_was(self, source: list[int], target: list[int]) -> None:
+        check_move(source, target, torch.float16, (2, 16))
+
+    @pytest.mark.parametrize("row", [(1, 3), (3, 64), (1, 256)])
+    def test_rows_of_any_width(self, row: tuple[int, int]) -> None:
+        check_move([5, 4, 3], [4, 3, 2], torch.float32, row)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("row", [(1, 3), (4, 128)])
+@pytest.mark.parametrize(("source", "target"), MOVES)
+def test_arrives_on_a_card_as_it_was(source: list[int], target: list[int], row: tuple[int, int]) -> None:
+    check_move(source, target, torch.bfloat16, row, "cuda")
+
+
+# Staged rows arrive whole, however late the device is with its copies and kernels.
+
+
+NUM_LAYERS = 3
+TOKEN_BYTES = NUM_LAYERS * 2 * (2 * 16) * 4
+
+
+@dataclass
+class Task:
+    """Something that the device has still to do for a buffer."""
+
+    number: int
+    is_copy: bool
+    run: Callable[[], object]
+
+
+class LateLane:
+    """A `CopyStream` that does what it is asked for only when somebody waits for it, and then no more than that takes.
+
+    Copies go in their order, kernels in theirs; a copy waits for the kernels of its buffer that were asked for before
+    it, a kernel for the copy of its buffer.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: list[Task] = []
+        self.most_copies = 0
+
+    def wait(self, number: int) -> None:
+        """As `CopyStream.wait`."""
+        own = [task for task in self._tasks if task.is_copy and task.number == number]
+        if own:
+            self._finish(own[-1])
+
+    def copy(self, number: int, pinned: Tensor, near: Tensor) -> None:
+        """As `CopyStream.copy`."""
+        self._add(Task(number, True, lambda: near.copy_(pinned)))
+
+    def run_after_copy(self, number: int, work: Callable[[], object]) -> None:
+        """As `CopyStream.behind`."""
+        self._add(Task(number, False, work))
+
+    def finish(self) -> None:
+        """The device has done it all."""
+        while self._tasks:
+            self._finish(self._tasks[0])
+
+    def _add(self, task: Task) -> None:
+        self._tasks.append(task)
+        self.most_copies = max(self.most_copies, sum(each.is_copy for each in self._tasks))
+
+    def _finish(self, task: Task) -> None:
+        for earlier in self._tasks[: self._tasks.index(task)]:
+            is_same_stream = earlier.is_copy == task.is_copy
+            if earlier in self._tasks and (is_same_stream or earlier.number == task.number):
+                self._finish(earlier)
+        self._tasks.remove(task)
+        task.run()
+
+
+def staged_layers(num_tokens: int, dtype: torch.dtype, generator: torch.Generator) -> dict[str, Any]:
+    return layers(NUM_LAYERS, num_tokens, (2, 16), dtype, generator)
+
+
+def check_staged(given: dict[str, Any], tokens: int, **options: Any) -> LateLane:
+    """Staged by chunks of so many tokens, against the reference."""
+    expected = place_by_reference(given)
+    lane = LateLane()
+    chunk_bytes = tokens * TOKEN_BYTES * given["keys"][0].itemsize // 4
+    StagingBuffers(CPU, lane, chunk_bytes=chunk_bytes, **options).place(**given)
+    lane.finish()
+    assert_same_pools(given, expected)
+    return lane
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("num_tokens", "tokens"), [(1, 1), (40, 100), (40, 20), (41, 7), (50, 1)])
+def test_is_what_a_plain_program_does(
+    num_tokens: int, tokens: int, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    check_staged(staged_layers(num_tokens, dtype, generator), tokens, placer=OP.reference)
+
+
+def test_neighbours_are_staged_as_well(generator: torch.Generator) -> None:
+    given = staged_layers(40, torch.float32, generator)
+    given["source_slots"] = torch.arange(11, 51)
+    check_staged(given, 9, placer=OP.reference)
+
+
+def test_a_buffer_is_filled_while_the_others_are_on_their_way(generator: torch.Generator) -> None:
+    """The host waits for no copy but the one that was made of the buffer before."""
+    assert check_staged(staged_layers(50, torch.float32, generator), 5, placer=OP.reference).most_copies == NUM_BUFFERS
+
+
+def test_a_token_too_large_for_a_buffer_is_refused(generator: torch.Generator) -> None:
+    with pytest.raises(ValueError, match="does not fit a buffer"):
+        StagingBuffers(CPU, LateLane(), chunk_bytes=TOKEN_BYTES - 1).place(**staged_layers(3, torch.float32, generator))
+
+
+@pytest.mark.interpreted
+@pytest.mark.skipif(not is_interpreting(), reason="needs TRITON_INTERPRET=1 before Triton is imported")
+def test_the_kernel_places_what_is_staged(generator: torch.Generator) -> None:
+    check_staged(staged_layers(41, torch.float16, generator), 7)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("tokens", [3, 100])
+def test_a_card_gets_what_a_host_has(tokens: int, generator: torch.Generator) -> None:
+    """From host memory as from the card's own."""
+    given = staged_layers(50, torch.bfloat16, generator)
+    card = torch.device("cuda")
+    near = {
+        name: value.to(card) if isinstance(value, Tensor) else [each.to(card) for each in value]
+        for name, value in given.items()
+    }
+    far = {**near, **{name: given[name] for name in ("keys", "values", "source_slots")}}
+    far |= {name: [each.clone() for each in near[name]] for name in ("pool_keys", "pool_values")}
+    place_layers(**near, scratch=Scratch())
+    staged = StagingBuffers(card, chunk_bytes=tokens * TOKEN_BYTES // 2)
+    for _ in range(3):  # the buffers are taken again
+        staged.place(**far)
+    assert_same_pools(far, near)
+    for each in (*far["pool_keys"], *far["pool_values"]):
+        each.fill_(torch.nan)
+    place_layers(**far, scratch=Scratch())
+    assert_same_pools(far, near)

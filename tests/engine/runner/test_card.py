@@ -19,11 +19,9 @@ from kernels.accept import AcceptOutput
 from tests.engine.cores import PROMPT, Oracle, RandomDraft, drain
 from tests.engine.runner.kernel_cores import FAMILIES, HEAD_DIM
 from tests.engine.tiny import MISTRAL, QWEN3, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
+from tests.kernels.devices import ON_CARD
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+pytestmark = ON_CARD
 
 CARD = torch.device("cuda")
 

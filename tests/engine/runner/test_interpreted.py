@@ -15,16 +15,13 @@ from engine.core import EngineCore
 from engine.reuse import Reuse
 from engine.runner.cuda_runner import KernelRunner
 from engine.types import GenerationRequest, GenerationResult
-from kernels.op import is_interpreting
 from tests.engine.cores import PROMPT, AlwaysWrong, Oracle, alone, drain, make_core, run_one, same
 from tests.engine.reuse.turns import random_ids, reusing_core, run
 from tests.engine.runner.kernel_cores import as_on_a_cpu, kernel_model, with_graphs
 from tests.engine.tiny import VOCAB_SIZE
+from tests.kernels.devices import INTERPRETED
 
-pytestmark = [
-    pytest.mark.interpreted,
-    pytest.mark.skipif(not is_interpreting(), reason="needs TRITON_INTERPRET=1 before Triton is imported"),
-]
+pytestmark = INTERPRETED
 
 
 def core_of(family: str = "qwen2", **limits: Any) -> EngineCore:

@@ -14,8 +14,9 @@ from kernels.parity import get_run_seed
 from kernels.tuner.search import Budget, LaunchFailed, Target, group_targets
 from kernels.tuner.store import Store, Winners, describe_card
 from kernels.tuner.timers import CudaTimer, classify_faults, make_search
+from tests.kernels.devices import ON_CARD
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = ON_CARD
 
 SHAPE: Shape = {"num_tokens": 256, "ffn_size": 8960}
 
