@@ -19,8 +19,8 @@ from agent_runtime.process import set_environment
 
 set_environment()  # before torch is imported
 
-from tests.soak.setting import TINY, setting  # noqa: E402
 from tests.soak.soak import soak  # noqa: E402
+from tests.soak.traffic import TINY, setting  # noqa: E402
 
 
 def main() -> None:

@@ -1,22 +1,74 @@
-"""The soak itself: callers against one engine, a watch over time, memory and books, and the replay at the end."""
+"""The soak: callers against one engine, a watch over time, memory and books, and the replay at the end."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from engine.engine import Engine
 from engine.errors import EngineError
+from engine.request import RequestState
+from engine.scheduler import ScheduledSequence
+from engine.types import Output
+from engine.worker import AsyncStream, Stream, Ticket
 from tests.soak.callers import call_from_loop, call_from_thread
-from tests.soak.ledger import Ledger
-from tests.soak.memory import bound, growth, of_requests, resident_bytes
-from tests.soak.replay import replay
-from tests.soak.setting import Setting
-from tests.soak.traffic import Traffic
+from tests.soak.ledger import Ledger, replay
+from tests.soak.traffic import Setting, Traffic
+
+# Memory must stay flat: the process's, and the engine's objects.
+
+
+LEAST_SECONDS = 600.0
+"""A shorter soak says nothing about the process's memory: it is still warming up."""
+
+WARM_UP, BEFORE, AFTER = 0.2, 0.4, 0.8
+"""Shares of the run: memory between the first two is compared with that behind the third."""
+
+BOUND_BYTES, BOUND_SHARE = 24 << 20, 0.02
+"""By which it may have grown, the larger of the two: allocators and Python's free lists go on filling for a while."""
+
+OF_REQUESTS = (Stream, AsyncStream, Ticket, Output, RequestState, ScheduledSequence)
+"""What the engine makes for a request; when all requests are over, there is none."""
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in use now."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+    return int(line.split()[1]) * 1024
+
+
+def growth(samples: Sequence[tuple[float, int]]) -> tuple[int, int] | None:
+    """Bytes before and after, as medians, from (seconds since the start, bytes); None of a run too short to tell."""
+    seconds = samples[-1][0] if samples else 0.0
+    if seconds < LEAST_SECONDS:
+        return None
+    before = [size for at, size in samples if WARM_UP * seconds <= at < BEFORE * seconds]
+    after = [size for at, size in samples if at >= AFTER * seconds]
+    return int(statistics.median(before)), int(statistics.median(after))
+
+
+def bound(before: int) -> int:
+    """How many bytes it may have grown by."""
+    return max(BOUND_BYTES, int(BOUND_SHARE * before))
+
+
+def of_requests() -> Counter[str]:
+    """Objects of requests that are alive, by type."""
+    gc.collect()
+    return Counter(type(each).__name__ for each in gc.get_objects() if type(each) in OF_REQUESTS)
+
+
+# The run.
+
 
 NUM_THREADS, NUM_TASKS = 8, 8
 """Together a few more than run and wait in the settings, so that now and then one is refused."""

@@ -11,12 +11,9 @@ import torch
 
 from engine.types import GenerationRequest, GenerationResult, GenerationStep, GenerationUsage
 from tests.engine.tiny import tiny_engine
-from tests.soak.ledger import MOST_KEPT, Finished, Ledger
-from tests.soak.memory import BOUND_BYTES, bound, growth, of_requests
-from tests.soak.replay import NOISE, replay
-from tests.soak.setting import TINY, Setting, setting
-from tests.soak.soak import Report, soak
-from tests.soak.traffic import OUTCOMES, Call, Traffic
+from tests.soak.ledger import MOST_KEPT, NOISE, Finished, Ledger, replay
+from tests.soak.soak import BOUND_BYTES, Report, bound, growth, of_requests, soak
+from tests.soak.traffic import OUTCOMES, TINY, Call, Setting, Traffic, setting
 
 REQUEST = GenerationRequest((1, 2, 3), 4)
 RESULT = GenerationResult((5, 6), b"fg", "length", GenerationUsage(prompt=3, completion=2))
