@@ -30,11 +30,12 @@ from benchmarks.snippets import read_pairs
 CONTEXT = 32768
 """Tokens of the longest prompt and its answer."""
 
-EXTRAS = ("scope", "fresh", "passes")
+FRESH = "fresh"
+"""Output that copies nothing, with drafts and without."""
 
 
 def main() -> None:
-    """Measure, print the tables, write the JSON and the plots."""
+    """Measure, print the tables and write the JSON."""
     options = _options()
     cache_dir = ModelSettings.from_env(os.environ).cache_dir
     peers = [name for name in options.peers.split(",") if name and is_there(name, cache_dir)]
@@ -48,11 +49,6 @@ def main() -> None:
     print(f"\n{options.model}: " + ", ".join(outcome.versions.values()) + f"\n\n{render_tables(outcome)}", flush=True)
     facts = {"machine": describe_machine(), "load_at_start": load, "seed": options.seed}
     write_json(options.json, summarise(options.model, outcome) | facts, make_rows(outcome))
-    if options.plots:
-        from benchmarks.plots import write_plots
-
-        for file in write_plots(outcome, options.plots, options.model):
-            say(f"wrote {file}")
 
 
 def _options() -> argparse.Namespace:
@@ -64,22 +60,19 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="which edits are drawn")
     parser.add_argument("--rounds", type=int, default=2, help="how often everything is measured")
     names = f"{{{','.join(map(str, LINES))}}}x{{{','.join(map(str, HUNKS))}}}"
-    parser.add_argument("--only", default="", help=f"only these, by commas: cases {names}; {', '.join(EXTRAS)}")
+    parser.add_argument("--only", default="", help=f"only these, by commas: cases {names}; {FRESH}")
     parser.add_argument("--plain-tokens", type=int, default=96, help="of an output that are written plainly; 0: all")
     parser.add_argument("--peer-tokens", type=int, default=768, help="of an output that a peer drafts for")
     parser.add_argument("--minutes", type=float, default=15, help="no round begins later than this")
-    parser.add_argument(
-        "--plots", type=Path, nargs="?", const=Path("build"), help="write plots into this folder (build/), too"
-    )
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
     only = [name for name in options.only.split(",") if name]
     all_cells = [f"{lines}x{hunks}" for lines, hunks in list_cells()]
-    if unknown := set(only) - {*all_cells, *EXTRAS}:
-        parser.error(f"--only: there is no {', '.join(sorted(unknown))}; there are {names} and {', '.join(EXTRAS)}")
+    if unknown := set(only) - {*all_cells, FRESH}:
+        parser.error(f"--only: there is no {', '.join(sorted(unknown))}; there are {names} and {FRESH}")
     options.cells = [name for name in only if name in all_cells] or ([GOAL] if only else [])
-    options.extras = frozenset(name for name in only if name in EXTRAS) if only else frozenset(EXTRAS)
+    options.fresh = not only or FRESH in only
     return options
 
 
@@ -90,7 +83,7 @@ def _measure(
     with open_entrants(
         options.model, CONTEXT, peers, cache_dir, module="benchmarks.copy.ours", speculation=True
     ) as found:
-        limits = Limits(options.plain_tokens, options.peer_tokens, options.rounds, options.minutes, options.extras)
+        limits = Limits(options.plain_tokens, options.peer_tokens, options.rounds, options.minutes, options.fresh)
         return Contest(found, limits, _text_of(found.folder)).hold(chosen)
 
 

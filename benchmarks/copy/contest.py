@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.copy.cases import FRESH_REQUEST, GOAL, CopyCase
-from benchmarks.copy.ours import Pass
 from benchmarks.engine.workload import compute_ttft
 from benchmarks.harness import say
 from benchmarks.peers.contest import Agreement, Entrants, Margin, compare
@@ -46,9 +45,6 @@ class Outcome:
     plain: dict[str, Agreement] = field(default_factory=dict)
     likeness: dict[tuple[str, str, str], Likeness] = field(default_factory=dict)  # by case, peer, plain or own
     settings: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
-    passes: dict[str, list[Pass]] = field(default_factory=dict)
-    applies: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
-    pass_seconds: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     left_out: dict[str, str] = field(default_factory=dict)
     num_rounds: int = 0
 
@@ -172,7 +168,6 @@ SEARCH_TOKENS = 384
 """Tokens on which the settings of a peer are tried."""
 
 FRESH_TOKENS = 128
-PASS_SIZES = (1, 16, 64, 128, 256, 512, 1024)
 
 MOST_LINES = {"vllm": 3000, "transformers": 1000, "llama.cpp": 300}
 """The longest files that a peer copies. The second caches no prompts, the third reads them at a tenth of the speed."""
@@ -185,14 +180,14 @@ WHOLE_TOKENS = 4096
 class Limits:
     """How much is measured: tokens of an output that are written plainly, tokens that a peer drafts for, rounds.
 
-    `minutes`: no round begins later than this. `extras`: which of `scope`, `fresh`, `passes` are measured.
+    `minutes`: no round begins later than this. `fresh`: whether output that copies nothing is measured.
     """
 
     plain_tokens: int
     peer_tokens: int
     rounds: int
     minutes: float
-    extras: frozenset[str]
+    fresh: bool
 
 
 class Contest:
@@ -217,7 +212,9 @@ class Contest:
                 break
             for name in self.outcome.tasks:
                 self._measure(name, number)
-            self._measure_extras(number)
+            goal = self.outcome.tasks.get(GOAL) or next(iter(self.outcome.tasks.values()), None)
+            if goal is not None and self._limits.fresh:
+                self._measure_fresh(goal, number)
             self.outcome.num_rounds = number + 1
         return self.outcome
 
@@ -251,9 +248,7 @@ class Contest:
             "exact": made["text"].removesuffix("\n") == case.after.removesuffix("\n"),
             "equal_lines": compare_lines(made["text"].split("\n"), case.after.split("\n")),
         }
-        job = Job(f"{case.name}:reference", (task.arrival(0, task.num_new),), {"case": case.name})
-        outcome.passes[case.name] = [Pass.from_json(raw) for raw in self._ours.ask("trace", job.to_json())]
-        say(f"{case.name}: {task.num_new} tokens in {len(outcome.passes[case.name])} passes")
+        say(f"{case.name}: {task.num_new} tokens")
 
     def _choose_settings(self) -> None:
         """Try each peer's settings on the first case."""
@@ -348,21 +343,6 @@ class Contest:
         ours = "".join(self._text_of(_cut_output(task, arrival, task.output_ids)) for arrival in run.arrivals)
         agreement = _compare_run(run, task.output_ids, self._margin(), task)
         return Likeness(agreement, compare_lines(ours.split("\n"), theirs.split("\n")))
-
-    def _measure_extras(self, number: int) -> None:
-        extras, outcome = self._limits.extras, self.outcome
-        goal = outcome.tasks.get(GOAL) or next(iter(outcome.tasks.values()), None)
-        if "scope" in extras:
-            for name in outcome.cases:
-                outcome.applies[name].append(self._ours.ask("apply", {"case": name, "scope": "auto"}))
-                say(f"round {number + 1}: {name}: an apply of scope auto: {outcome.applies[name][-1]['seconds']:.2f} s")
-        if goal is not None and "fresh" in extras:
-            self._measure_fresh(goal, number)
-        if goal is not None and "passes" in extras:
-            sizes = [size for size in PASS_SIZES if size <= goal.num_new]
-            asked = {"prompt_ids": goal.prompt_ids, "sizes": sizes, "repeats": 3, "reference": goal.output_ids}
-            for size, seconds in self._ours.ask("verify", asked):
-                outcome.pass_seconds[size] += seconds
 
     def _measure_fresh(self, goal: Task, number: int) -> None:
         """Something else is written than what the drafts know: drafted and plain by turns."""

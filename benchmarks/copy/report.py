@@ -27,16 +27,6 @@ OUR_COLUMNS = {
     "s cached": "{seconds:n}",
     "s plain cold": "{plain_seconds:n}",
 }
-SCOPE_COLUMNS = {
-    "scope auto: the whole apply": "{case}",
-    "lines": "{num_lines:,}",
-    "prompt": "{prompt:,}",
-    "output": "{completion:,}",
-    "forwards": "{forwards}",
-    "s an edit": "{seconds:n}",
-    "whole file, s": "{cold_seconds:n}",
-    "result": "{result}",
-}
 PEER_COLUMNS = {
     "lines x hunks": "{case}",
     "peer": "{name}",
@@ -48,12 +38,6 @@ PEER_COLUMNS = {
     "tokens as ours, plain": "{plain}",
     "tokens as ours, drafted": "{own}",
     "lines as ours": "{lines:.1%}",
-}
-PASS_COLUMNS = {
-    "a pass over k tokens": "{pass}",
-    "ms": "{ms:.1f}",
-    "tok/s if all are confirmed": "{tok_s:n}",
-    "ceiling of x plain": "{ratio:x}",
 }
 
 SPEEDS = ("tok_s", "plain_tok_s", "ratio_plain", "ratio_best_peer", "seconds", "cold_seconds", "plain_seconds")
@@ -74,13 +58,11 @@ def summarise(model: str, outcome: Outcome) -> dict[str, Any]:
     goal = found.get(GOAL) or next(iter(found.values()), {})
     keys = ("tok_s", "plain_tok_s", "ratio_plain", "ratio_best_peer", "best_peer", "tokens_a_pass", "exact")
     forwards = [row["forwards"] for row in found.values()]
-    passes = make_pass_rows(outcome)
     return {
         "model": model,
         "case": goal.get("case"),
         **{key: goal.get(key) for key in keys},
         "forwards_mean": statistics.fmean(forwards) if forwards else None,
-        "ceiling_ratio": max((row["ratio"] for row in passes), default=None),
         "fresh_ratio": _make_fresh_row(outcome)["ratio_plain"] if ("fresh", OURS, "ratio") in outcome.samples else None,
         "settings": {peer: dict(rates) for peer, rates in outcome.settings.items()},
         "versions": outcome.versions,
@@ -90,19 +72,9 @@ def summarise(model: str, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def make_pass_rows(outcome: Outcome) -> list[Row]:
-    """What a forward pass over k tokens costs, and how many times plain decoding it is where all k are confirmed."""
-    seconds = {size: statistics.median(found) for size, found in outcome.pass_seconds.items()}
-    return [
-        {"pass": size, "seconds": found, "tok_s": size / found, "ratio": size * seconds[1] / found}
-        for size, found in seconds.items()
-    ]
-
-
 def _make_row(outcome: Outcome, name: str) -> Row:
     case = outcome.cases[name]
     row: Row = {"case": name, "num_lines": case.num_lines, "style": case.style, "path": case.path}
-    row["scope_auto"] = _summarise_applies(outcome, name)
     if name not in outcome.tasks:
         return row | {"not_measured": outcome.not_measured[name]}
     task, own = outcome.tasks[name], _take_medians(outcome, name, OURS)
@@ -163,13 +135,6 @@ def _make_likeness_row(likeness: Likeness) -> Row:
     }
 
 
-def _summarise_applies(outcome: Outcome, name: str) -> Row | None:
-    found = outcome.applies.get(name)
-    if not found:
-        return None
-    return found[-1] | {"seconds": statistics.median(one["seconds"] for one in found)}
-
-
 def _make_fresh_row(outcome: Outcome) -> Row:
     own = _take_medians(outcome, "fresh", OURS)
     row: Row = {"case": "fresh", "tok_s": own["tok_s"], "plain_tok_s": own["plain_tok_s"], "ratio_plain": own["ratio"]}
@@ -193,9 +158,6 @@ def render_tables(outcome: Outcome) -> str:
     for row in measured:
         row |= {"right": "all" if row["exact"] else f"{row['equal_lines']:.1%}"}
         row |= {"of_expected": row["output_tokens"] / row["expected_tokens"]}
-    scopes = [{"cold_seconds": None} | row | row["scope_auto"] for row in found if row.get("scope_auto")]
-    for row in scopes:
-        row["result"] = "exact" if row["exact"] else row["status"]
     peers = [
         {"case": row["case"], "name": name, "plain": _format_leading(peer.get(PLAIN))}
         | {"own": _format_leading(peer.get(OWN)), "lines": (peer.get(OWN) or peer[PLAIN])["equal_lines"]}
@@ -208,13 +170,10 @@ def render_tables(outcome: Outcome) -> str:
         for peer, rates in outcome.settings.items()
         for name, rate in rates
     ]
-    passes = [row | {"ms": 1e3 * row["seconds"]} for row in make_pass_rows(outcome)]
     parts = [
         render_rows(measured, OUR_COLUMNS),
-        render_rows(scopes, SCOPE_COLUMNS),
         render_rows(peers, PEER_COLUMNS),
         render_rows(settings, {"peer": "{peer}", "setting": "{setting}", "tok/s": "{rate:n}"}),
-        render_rows(passes, PASS_COLUMNS),
         *(f"{row['case']}: no speed is shown: {row['parted']}" for row in found if "parted" in row),
         *(
             f"nothing to copy: {row['tok_s']:.1f} tok/s with drafts, {row['plain_tok_s']:.1f} without: "

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from agent_runtime.models.config import LoadOptions, ModelSettings
+from agent_runtime.models.loader import LoadedModel
 from agent_runtime.wiring import open_model
 from benchmarks.peers.protocol import Job, Recorder, parse_flags, peak_bytes, serve, take_stdout
 from engine.core import EngineCore
+from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
 from engine.types import Draft, GenerationRequest, Output, Proposer
 
@@ -115,16 +117,18 @@ class Ours:
         return seconds
 
 
-def _open_core(model: str, context: int) -> EngineCore:
+def open_core(model: str, configure: Callable[[Decoder], EngineConfig]) -> tuple[EngineCore, LoadedModel]:
+    """Load a model, and open an engine core with its own configuration; the loaded model's engine is closed."""
     loaded = open_model(model, ModelSettings.from_env(os.environ), LoadOptions(context=2))
-    loaded.engine.close()  # its model goes on in an engine of the size that is measured
-    config = EngineConfig(max_seq_len=context, kv_bytes=KV_BYTES)
-    return EngineCore(loaded.engine.model, loaded.text.tokenizer.token_bytes(), config)
+    loaded.engine.close()  # the core goes on with its model
+    decoder = loaded.engine.model
+    return EngineCore(decoder, loaded.text.tokenizer.token_bytes(), configure(decoder)), loaded
 
 
 def main() -> None:
     options, channel = parse_flags(__doc__), take_stdout()
-    contestant = Ours(_open_core(options.model, options.context))
+    config = EngineConfig(max_seq_len=options.context, kv_bytes=KV_BYTES)
+    contestant = Ours(open_core(options.model, lambda _: config)[0])
     operations = {
         "run": contestant.run,
         "verify": contestant.verify,

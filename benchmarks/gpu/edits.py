@@ -11,12 +11,11 @@ from typing import Protocol
 
 from agent_runtime.errors import HunkError
 from agent_runtime.models.config import ModelSettings
-from agent_runtime.models.store import ModelStore, resolve
+from agent_runtime.models.tokenizer import open_tokenizer
 from benchmarks.cases import Case, load_cases_at
-from benchmarks.forwards.cases import Answers, ForwardsCase, make_case, make_cases, make_encoder
+from benchmarks.forwards import Answers, ForwardsCase, make_case, make_cases, make_encoder
 from benchmarks.snippets import Pair
 from engine.speculation import MergeDraft
-from repo_cache.tokenizer import BPETokenizer
 
 TOKENIZER = "qwen2.5-coder-0.5b"
 """All Qwen2.5 models have the same."""
@@ -56,19 +55,10 @@ class Pieces:
 def open_tokens() -> tuple[TextTokens, str]:
     """Return the models' own tokenizer if it was downloaded, and what to say of it."""
     try:
-        return _open_tokenizer(), f"tokenizer of {TOKENIZER}"
+        tokenizer = open_tokenizer(TOKENIZER, ModelSettings.from_env(os.environ))
+        return tokenizer, f"tokenizer of {TOKENIZER}"
     except HunkError:
         return Pieces(), f"no tokenizer at hand ({TOKENIZER} was not downloaded): texts are cut by a rule"
-
-
-def _open_tokenizer() -> BPETokenizer:
-    from agent_runtime.models.tokenizer import read_folder_tokenizer, read_gguf_tokenizer
-    from engine.weights.gguf import GGUFModel
-
-    files = resolve(TOKENIZER, ModelStore(ModelSettings.from_env(os.environ).cache_dir))
-    return (read_gguf_tokenizer(GGUFModel(files.path)) if files.kind == "gguf" else read_folder_tokenizer(files.path))[
-        0
-    ]
 
 
 OWN_EDITS = Path(__file__).resolve().parents[2] / "tests" / "editor" / "lazy_cases"

@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
-from benchmarks.copy.ours import ROWS_ARE_FREE
 from benchmarks.engine.ours import FixedDraft
 from benchmarks.gpu.bounds import (
     CHANGED,
@@ -40,9 +39,12 @@ from engine.engine_config import EngineConfig
 from engine.kv_pool import page_bytes
 from engine.reuse import Reuse
 from engine.scheduler import SchedulerConfig
+from engine.speculation.step_times import StepTimes
 from engine.types import Draft, GenerationRequest, GenerationUsage, Proposer
 from engine.weights import Parameters
 from kernels.accept import TopTokens, find_top_tokens
+
+ROWS_ARE_FREE = StepTimes({1: 1.0, 1024: 1.0})
 
 CERTAIN = 1e4
 """A logit above all others that every float dtype holds."""

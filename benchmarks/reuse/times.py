@@ -17,9 +17,8 @@ from random import Random
 from typing import Any
 
 from agent_runtime.errors import ModelUnavailable
-from agent_runtime.models.config import LoadOptions, ModelSettings
-from agent_runtime.wiring import open_model
-from benchmarks.engine.ours import Ours
+from agent_runtime.models.config import ModelSettings
+from benchmarks.engine.ours import Ours, open_core
 from benchmarks.harness import say
 from benchmarks.peers.contest import is_there, open_entrants
 from benchmarks.peers.protocol import (
@@ -34,7 +33,7 @@ from benchmarks.peers.protocol import (
 )
 from benchmarks.reuse.edits import EditPair, make_edit_pairs
 from benchmarks.reuse.prompts import Prompt, Prompts
-from engine.core import EngineCore
+from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
 from engine.kv_pool import page_bytes
 from engine.reuse import PromptSegment, Reuse
@@ -220,24 +219,19 @@ class ReuseOurs(Ours):
         }
 
 
-def open_core(model: str, context: int) -> EngineCore:
-    """Return an engine of the size that is measured."""
-    loaded = open_model(model, ModelSettings.from_env(os.environ), LoadOptions(context=2))
-    loaded.engine.close()  # its model goes on in this one
-    decoder = loaded.engine.model
-    token_bytes = page_bytes(decoder.config, 1, decoder.weights.dtype)
-    config = EngineConfig(
-        max_seq_len=context,
-        scheduler=SchedulerConfig(max_num_seqs=NUM_SEQUENCES),
-        kv_sequences=NUM_SEQUENCES,
-        span_bytes=NUM_SEQUENCES * context * token_bytes,
-    )
-    return EngineCore(decoder, loaded.text.tokenizer.token_bytes(), config)
-
-
 def main() -> None:
     options, channel = parse_flags(__doc__), take_stdout()
-    contestant = ReuseOurs(open_core(options.model, options.context))
+
+    def configure(decoder: Decoder) -> EngineConfig:
+        token_bytes = page_bytes(decoder.config, 1, decoder.weights.dtype)
+        return EngineConfig(
+            max_seq_len=options.context,
+            scheduler=SchedulerConfig(max_num_seqs=NUM_SEQUENCES),
+            kv_sequences=NUM_SEQUENCES,
+            span_bytes=NUM_SEQUENCES * options.context * token_bytes,
+        )
+
+    contestant = ReuseOurs(open_core(options.model, configure)[0])
     operations = {name: getattr(contestant, name) for name in ("run", "turn", "floor", "forget", "memory", "margin")}
     serve(channel, operations, {"version": "Hunk", "abilities": ["arrivals", "prefix"]})
 

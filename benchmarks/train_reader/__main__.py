@@ -13,7 +13,7 @@ import datetime
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from platformdirs import user_cache_path
 
 from benchmarks.cases import DEFAULT_CASES, Case, find_part, load_cases_at
 from benchmarks.harness import say
-from benchmarks.plots import write_reliability
 from benchmarks.scoring import compute_interval, hides_deletion
 from benchmarks.snippets import make_imitations
 from benchmarks.train_reader.order import (
@@ -46,6 +45,8 @@ ROOT = Path(__file__).resolve().parents[2]
 READER = ROOT / "editor" / "reader"
 WEIGHTS = READER / "weights.json"
 _FOLDS = 5
+_COLOURS = ("#2166ac", "#e08214")
+_PLOT_BINS = 8
 _MOST_WRONG = {"certain": 0.0005, "likely": 0.0025}
 """A quarter of what is promised (0.2 and 1 %): failures of the training part were read, so others are worse."""
 
@@ -147,6 +148,47 @@ def compute_figures(cases: Sequence[Labelled], answers: dict[str, Answer], bars:
         wrong = sum(not one.modulo for one in above)
         out[name] = {"n": len(above), "wrong": wrong, "upper95": (compute_interval(wrong, len(above)) or (0.0, 1.0))[1]}
     return out
+
+
+def write_reliability(
+    answers: Mapping[str, Sequence[Answer]], line: Line, bars: Mapping[str, float], file: Path
+) -> None:
+    """Write the plot of held-out answers, a line for each name, as a PNG file."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (right, risk) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
+    right.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1)
+    for colour, (name, found) in zip(_COLOURS, answers.items(), strict=False):
+        sure = np.array([compute_confidence(one.probability, line) for one in found])
+        good = np.array([one.modulo for one in found])
+        order = np.argsort(sure, kind="stable")
+        bins = np.array_split(order, _PLOT_BINS)
+        x = [float(sure[some].mean()) for some in bins]
+        y = [float(good[some].mean()) for some in bins]
+        ends = [compute_interval(int(good[some].sum()), len(some)) or (0.0, 1.0) for some in bins]
+        spread = np.array([[share - low, high - share] for share, (low, high) in zip(y, ends, strict=True)]).T
+        title = f"{name} (n = {len(found)})"
+        right.errorbar(x, y, yerr=spread, color=colour, marker="o", markersize=4, linewidth=1, capsize=2, label=title)
+        down = good[np.argsort([-one.probability for one in found], kind="stable")]
+        answered = np.arange(1, len(down) + 1) / len(down)
+        risk.plot(100 * answered, 100 * np.cumsum(~down) / np.arange(1, len(down) + 1), color=colour, label=title)
+        for least in bars.values():
+            share = sum(one.probability >= least for one in found) / len(found)
+            risk.axvline(100 * share, color=colour, linewidth=0.8, linestyle=":")
+    right.set(xlabel="confidence", ylabel="share right, modulo blank lines", xlim=(0, 1.01), ylim=(0, 1.01))
+    risk.set(
+        xlabel="answered without a model, % of the snippets", ylabel="wrong of these, %", xlim=(0, 100), ylim=(0, 15)
+    )
+    right.legend(loc="upper left", frameon=False)
+    risk.legend(loc="upper left", frameon=False)
+    for axes in (right, risk):
+        axes.spines[["top", "right"]].set_visible(False)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=80)
+    plt.close(figure)
 
 
 def _options() -> argparse.Namespace:

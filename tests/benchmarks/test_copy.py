@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,13 +29,11 @@ from benchmarks.copy.contest import (
     measure_cached,
     write,
 )
-from benchmarks.copy.ours import MODEL, Pass, Traced
-from benchmarks.copy.report import make_pass_rows, make_rows, render_tables, summarise
+from benchmarks.copy.report import make_rows, render_tables, summarise
 from benchmarks.peers.contest import CHECKOUT, Entrants
 from benchmarks.peers.environments import PEERS, Peer
 from benchmarks.peers.protocol import Answer, Contestant, Job
 from benchmarks.snippets import STYLES, Pair
-from engine.types import Draft, DraftRun
 from tests.engine.tiny import tiny_config
 
 SCRIPT = """
@@ -76,10 +74,6 @@ serve(take_stdout(), {
     "prepare": prepare,
     "reference": reference,
     "chat": lambda asked: {"prompt_ids": [7]},
-    "trace": lambda raw: [{"at": 0, "num_tokens": 40, "accepted": [["merge", 39], ["model", 1]]}],
-    "apply": lambda asked: {"seconds": 0.25, "status": "merged", "exact": True, "forwards": 2, "prompt": 7,
-                            "completion": 3},
-    "verify": lambda asked: [(size, [0.5 + size / 64] * asked["repeats"]) for size in asked["sizes"]],
     "margin": lambda asked: 0.1 * abs(asked["first"] - asked["second"]),
     "peak_bytes": peak_bytes,
 }, {"version": "fake 1", "abilities": abilities})
@@ -99,7 +93,7 @@ def case(name: str, num_lines: int = 300) -> CopyCase:
 
 def limits(**changes: Any) -> Limits:
     found: dict[str, Any] = {"plain_tokens": 9, "peer_tokens": 12, "rounds": 2, "minutes": 5.0}
-    return Limits(**{**found, "extras": frozenset({"scope", "fresh", "passes"}), **changes})
+    return Limits(**{**found, "fresh": True, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -173,10 +167,9 @@ def test_a_peer_that_fails_is_named_and_left_out(outcome: Outcome) -> None:
     assert set(row_of(outcome, GOAL)["peers"]) == {"near"}
 
 
-def test_a_file_that_does_not_fit_or_is_not_copied_is_named_and_still_applied(outcome: Outcome) -> None:
+def test_a_file_that_does_not_fit_or_is_not_copied_is_named(outcome: Outcome) -> None:
     assert row_of(outcome, "3000x1")["not_measured"] == "it does not fit"
     assert row_of(outcome, "100x1")["not_measured"] == "the model copied none of 2 files"
-    assert row_of(outcome, "3000x1")["scope_auto"]["seconds"] == 0.25
     assert "3000x1: not copied whole: it does not fit" in render_tables(outcome)
 
 
@@ -184,12 +177,6 @@ def test_what_is_written_freshly_is_compared_in_pairs(outcome: Outcome) -> None:
     row = row_of(outcome, "fresh")
     assert row["tok_s"] == pytest.approx(128 / (7 * 0.25))  # passes of 20 tokens
     assert row["ratio_plain"] == pytest.approx(128 / 7)
-
-
-def test_the_ceiling_is_what_passes_cost(outcome: Outcome) -> None:
-    found = {row["pass"]: row for row in make_pass_rows(outcome)}
-    assert list(found) == [1, 16]  # no more tokens are known
-    assert found[16]["ratio"] == pytest.approx(16 * (0.5 + 1 / 64) / (0.5 + 16 / 64))
 
 
 def test_the_summary_has_the_keys_of_the_interface_and_is_json(outcome: Outcome) -> None:
@@ -226,7 +213,7 @@ def test_no_speed_is_told_where_drafts_changed_the_output() -> None:
 def test_no_round_begins_when_the_time_is_over() -> None:
     with fake("hunk", 0.25) as ours, fake("machine", 1.0) as machine:
         entrants = Entrants(Path(), tiny_config(), machine, ours, ())
-        held = Contest(entrants, limits(minutes=0.0, rounds=3, extras=frozenset()), lambda ids: "")
+        held = Contest(entrants, limits(minutes=0.0, rounds=3, fresh=False), lambda ids: "")
         assert held.hold([[case(GOAL)]]).num_rounds == 1
 
 
@@ -290,24 +277,6 @@ def test_equal_lines_are_those_in_common_in_order() -> None:
     assert compare_lines(["a"], ["a"]) == 1.0
 
 
-def test_accepted_tokens_have_their_sources_and_each_pass_gives_one_for_free() -> None:
-    found = Traced(Known())
-    found.propose([], 9)
-    found.propose([1, 2, 3, 4, 5], 9)
-    assert [Pass.from_json(raw) for raw in found.passes([1.0] * 5 + [2.0] * 2 + [3.0])] == [
-        Pass(0, 5, (("merge", 3), ("output", 1), (MODEL, 1))),
-        Pass(5, 2, (("merge", 1), (MODEL, 1))),
-        Pass(7, 1, ((MODEL, 1),)),
-    ]
-
-
-class Known:
-    """Always drafts the same."""
-
-    def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
-        return Draft((1, 2, 3, 4), (DraftRun("merge", 3, 0.1), DraftRun("output", 1, 0.1)))
-
-
 def test_the_goals_case_comes_first_and_cells_are_chosen_by_name() -> None:
     assert list_cells()[0] == (300, 1)
     assert len(list_cells()) == 12
@@ -345,12 +314,3 @@ def test_settings_of_the_real_peers_travel_as_json() -> None:
         for speculation in peer.speculations.values():
             job = Job("s", (), speculation)
             assert Job.from_json(json.loads(json.dumps(job.to_json()))) == job
-
-
-def test_plots_are_written(outcome: Outcome, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    from benchmarks.plots import write_plots
-
-    written = list(write_plots(outcome, tmp_path, "some-model"))
-    assert [file.name for file in written] == ["copy-passes-some-model.png", "copy-seconds-some-model.png"]
-    assert all(file.read_bytes().startswith(b"\x89PNG") for file in written)

@@ -13,7 +13,7 @@ from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import read_gguf_tokenizer
 from agent_runtime.types import ApplyRequest
 from benchmarks.copy.cases import CopyCase
-from benchmarks.copy.ours import CopyOurs, Pass
+from benchmarks.copy.ours import CopyOurs
 from benchmarks.peers.protocol import Answer, Arrival, Job
 from engine.core import EngineCore
 from engine.engine import Engine
@@ -76,14 +76,6 @@ def test_the_reference_is_what_an_apply_gets(ours: CopyOurs, prepared: dict[str,
     result = Applier(lambda: ModelMerger(ours._loaded)).apply(request)
     assert result.file.merged.rstrip("\n") == made["text"].rstrip("\n")
     assert ours.reference(bounds | {"most_passes": 1}) == {"gave_up": True}
-
-
-def test_a_trace_covers_the_output(ours: CopyOurs, prepared: dict[str, Any]) -> None:
-    job = Job("s", (Arrival(tuple(prepared["prompt_ids"]), MOST_TOKENS),), {"case": CASE.name})
-    passes = [Pass.from_json(raw) for raw in ours.trace(job.to_json())]
-    assert [one.at for one in passes] == [sum(before.num_tokens for before in passes[:at]) for at in range(len(passes))]
-    assert sum(one.num_tokens for one in passes) == MOST_TOKENS
-    assert all(sum(count for _, count in one.accepted) == one.num_tokens for one in passes)
 
 
 def test_a_file_that_does_not_fit_is_told(ours: CopyOurs) -> None:

@@ -9,12 +9,12 @@ from itertools import count
 
 import pytest
 
-from benchmarks.forwards.copy_draft import CopyDraft
 from engine.speculation.draft_length import choose_lengths
 from engine.speculation.draft_state import DraftState
 from engine.speculation.step_times import StepTimes
 from engine.types import Draft, Proposer
 from tests.engine.cores import AlwaysWrong
+from tests.engine.speculation.copy_draft import CopyDraft
 
 # Decoding without a model or a clock: the output is known, and a table gives the seconds of a step.
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.forwards.copy_draft import CopyDraft
+from tests.engine.speculation.copy_draft import CopyDraft
 
 FILE = list(range(100, 140))
 WINDOW = 256
