@@ -41,7 +41,11 @@ HunkError
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
+
+from rapidfuzz import process
+from rapidfuzz.distance import OSA, JaroWinkler
 
 from agent_runtime.types import Reason
 
@@ -343,3 +347,14 @@ class NoConnection(HunkError):
     exit_code = 5
     http_status = 502
     kind = "no-connection"
+
+
+LEAST_SIMILARITY = 0.6
+"""Of 1; a less similar name is no suggestion."""
+
+
+def find_nearest(name: str, known: Iterable[str], *, by_prefix: bool = False) -> str | None:
+    """Return the most similar known name, or None; `by_prefix` gives more weight to a common beginning."""
+    scorer = JaroWinkler.normalized_similarity if by_prefix else OSA.normalized_similarity
+    found = process.extractOne(name, list(known), scorer=scorer, score_cutoff=LEAST_SIMILARITY)
+    return found[0] if found else None

@@ -1,13 +1,20 @@
-"""What a request carries through the service: whose it is, its priority, and its cancellation."""
+"""What travels with a request: its sender, priority and cancellation, and the listener for its progress."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from threading import Lock
+from time import perf_counter
+from typing import Literal, TypeVar
 
 from agent_runtime.access import LOCAL, Principal
 from agent_runtime.errors import Cancelled, HunkError
+from agent_runtime.types import AnswerTrace, ApplyResult
+from editor.execution import stop_when
 
 
 def _find_no_fault() -> HunkError | None:
@@ -87,3 +94,238 @@ class RequestContext:
     def tenant(self) -> str:
         """The tenant that sent the request."""
         return self.principal.tenant
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The text of one token, or of several where one alone is no text, and whether the model copied or generated it."""
+
+    text: str
+    origin: Literal["copied", "generated"]
+
+
+class ProgressListener:
+    """Receives the progress of one apply or answer. Every method does nothing by default; called from any thread."""
+
+    wants_text = False
+    """Whether `on_pieces` and `on_answer` are called: decoding tokens to text takes a little time."""
+
+    def on_start(self) -> None:
+        """The engine has accepted the first requests of a question."""
+
+    def on_phase(self, phase: str, path: str = "") -> None:
+        """Another phase begins, named as in `timings` without its `_ms`: parse, merge, prefill, decode, verify, ...
+
+        `path` is given where several files are worked on concurrently.
+        """
+
+    def on_tokens(self, num_tokens: int) -> None:
+        """Another forward pass is over; this many tokens are written so far."""
+
+    def on_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
+        """A pass wrote these tokens of the answer for one region (from 0) of the file; `path` as above.
+
+        Together they are the answer, without its closing tag. After the phase `prompt` an answer starts again.
+        """
+
+    def on_answer(self, trace: AnswerTrace) -> None:
+        """The model has answered one question."""
+
+
+NO_PROGRESS = ProgressListener()
+"""Ignores all progress."""
+
+
+class ProgressFanOut(ProgressListener):
+    """Passes progress on to several listeners."""
+
+    def __init__(self, *listeners: ProgressListener) -> None:
+        self._listeners = listeners
+        self.wants_text = any(listener.wants_text for listener in listeners)
+
+    def on_start(self) -> None:
+        """Pass it on."""
+        for listener in self._listeners:
+            listener.on_start()
+
+    def on_phase(self, phase: str, path: str = "") -> None:
+        """Pass it on."""
+        for listener in self._listeners:
+            listener.on_phase(phase, path)
+
+    def on_tokens(self, num_tokens: int) -> None:
+        """Pass it on."""
+        for listener in self._listeners:
+            listener.on_tokens(num_tokens)
+
+    def on_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
+        """Pass it on to those who want text."""
+        for listener in self._listeners:
+            if listener.wants_text:
+                listener.on_pieces(region, pieces, path)
+
+    def on_answer(self, trace: AnswerTrace) -> None:
+        """Pass it on to those who want text."""
+        for listener in self._listeners:
+            if listener.wants_text:
+                listener.on_answer(trace)
+
+
+class FirstTokenTimer(ProgressListener):
+    """Measures the time to the model's first token."""
+
+    def __init__(self) -> None:
+        self._started = perf_counter()
+        self.first_token_ms: float | None = None
+        """Milliseconds since this was made; None if the model was not asked."""
+
+    def on_tokens(self, num_tokens: int) -> None:
+        """Note the time of the first token."""
+        if num_tokens and self.first_token_ms is None:
+            self.first_token_ms = (perf_counter() - self._started) * 1e3
+
+
+class AnswerCollector(ProgressFanOut):
+    """Passes progress on, and collects the model's answers for the trace of a result."""
+
+    def __init__(self, progress: ProgressListener) -> None:
+        super().__init__(progress)
+        self.wants_text = True
+        self._answers: list[AnswerTrace] = []
+
+    def on_answer(self, trace: AnswerTrace) -> None:
+        """Keep it, and pass it on."""
+        self._answers.append(trace)
+        super().on_answer(trace)
+
+    def add_to(self, result: ApplyResult) -> ApplyResult:
+        """Return the result with its trace."""
+        return replace(result, trace=tuple(self._answers))
+
+
+Result = TypeVar("Result")
+
+MAX_CONCURRENT_FILES = 16
+"""Files of one apply for which the model is asked concurrently, a thread each; others start as these finish."""
+
+Work = Callable[[RequestContext, ProgressListener], Result]
+
+
+def run_concurrently(
+    works: Sequence[tuple[str, Work[Result]]], context: RequestContext, progress: ProgressListener
+) -> list[Result]:
+    """Run the work for each path in a thread of its own; return the results in order.
+
+    If one fails, the others are cancelled and its error is raised. A single one runs in this thread. The listener
+    receives the paths, the sum of the tokens of all, and the answers in the order of the works.
+    """
+    if len(works) < 2:
+        return [work(context, progress) for _, work in works]
+    context = replace(context, cancel=context.cancel.make_child())
+    fan_in = _FanInProgress(progress)
+    files = [_FileProgress(fan_in, path) for path, _ in works]
+
+    def run(work: Work[Result], file: _FileProgress) -> Result:
+        with stop_when(lambda: context.cancel.fault):  # a thread of its own inherits no bound of the editor's work
+            return work(context, file)
+
+    with ThreadPoolExecutor(min(len(works), MAX_CONCURRENT_FILES), thread_name_prefix="apply") as threads:
+        running: list[Future[Result]] = [
+            threads.submit(run, work, file) for (_, work), file in zip(works, files, strict=True)
+        ]
+        try:
+            wait(running, return_when=FIRST_EXCEPTION)
+        finally:  # also after Ctrl-C
+            failed = [future for future in running if future.done() and future.exception()]
+            if not all(future.done() for future in running):
+                for future in running:
+                    future.cancel()  # those that have not started
+                context.cancel.cancel()
+        if failed:
+            failed[0].result()
+    for file in files:
+        file.report_answers()
+    return [future.result() for future in running]
+
+
+class _FanInProgress:
+    """Sums up the tokens of the files of one apply."""
+
+    def __init__(self, progress: ProgressListener) -> None:
+        self.progress = progress
+        self._lock = Lock()
+        self._num_tokens: dict[_FileProgress, int] = {}
+
+    def on_tokens(self, file: _FileProgress, num_tokens: int) -> None:
+        """Report the sum over all files."""
+        with self._lock:
+            self._num_tokens[file] = num_tokens
+            total = sum(self._num_tokens.values())
+        self.progress.on_tokens(total)
+
+
+class _FileProgress(ProgressListener):
+    """Passes on the progress of one of several files, with its path."""
+
+    def __init__(self, fan_in: _FanInProgress, path: str) -> None:
+        self._fan_in = fan_in
+        self._progress = fan_in.progress
+        self._path = path
+        self._answers: list[AnswerTrace] = []
+        self.wants_text = self._progress.wants_text
+
+    def on_start(self) -> None:
+        """Pass it on."""
+        self._progress.on_start()
+
+    def on_phase(self, phase: str, path: str = "") -> None:
+        """Pass it on with the path."""
+        self._progress.on_phase(phase, path or self._path)
+
+    def on_tokens(self, num_tokens: int) -> None:
+        """Pass on the sum over all files."""
+        self._fan_in.on_tokens(self, num_tokens)
+
+    def on_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
+        """Pass it on with the path."""
+        self._progress.on_pieces(region, pieces, path or self._path)
+
+    def on_answer(self, trace: AnswerTrace) -> None:
+        """Keep it until all files are done."""
+        self._answers.append(trace)
+
+    def report_answers(self) -> None:
+        """Pass the answers on."""
+        for trace in self._answers:
+            self._progress.on_answer(trace)
+
+
+def _ignore_phase(phase: str) -> None:
+    """Ignore it."""
+
+
+@dataclass(slots=True)
+class Timings:
+    """Adds up the milliseconds of each phase and reports when one begins. `total_ms` runs from the start to the end."""
+
+    on_phase: Callable[[str], None] = _ignore_phase
+    by_phase: dict[str, float] = field(default_factory=dict)
+    _started: float = field(default_factory=time.perf_counter)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time the block as `<name>_ms`."""
+        started = time.perf_counter()
+        self.on_phase(name)
+        yield
+        self.add({f"{name}_ms": (time.perf_counter() - started) * 1e3})
+
+    def add(self, by_phase: Mapping[str, float]) -> None:
+        """Add phases that were timed elsewhere, without their total."""
+        for name, value in by_phase.items():
+            if name != "total_ms":
+                self.by_phase[name] = self.by_phase.get(name, 0.0) + value
+
+    def total(self) -> dict[str, float]:
+        """Return all phases and `total_ms`."""
+        return self.by_phase | {"total_ms": (time.perf_counter() - self._started) * 1e3}

@@ -13,13 +13,12 @@ from opentelemetry.trace import TracerProvider
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.apply.rule_process import RULE_SECONDS, RuleProcesses
 from agent_runtime.errors import BadRequest
+from agent_runtime.llm.interface import ModelSlot
 from agent_runtime.llm.merger import ModelMerger, warm
-from agent_runtime.llm.model_slot import ModelSlot
-from agent_runtime.models.bf16_copy import load_cache_key
 from agent_runtime.models.config import DEFAULT_SPAN_GIB, LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.models.loader import LoadedModel, load_model
 from agent_runtime.models.progress import Progress, SilentProgress
-from agent_runtime.models.store import ModelFiles, ModelStore, resolve
+from agent_runtime.models.store import ModelFiles, ModelStore, load_cache_key, resolve
 from agent_runtime.quotas import TenantLimits, TenantRateLimiter
 from agent_runtime.server.dependencies import Service
 from agent_runtime.telemetry.metrics import Metering

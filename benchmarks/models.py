@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent_runtime.models.catalogue import CATALOGUE
-from agent_runtime.models.config import LoadOptions, ModelSettings
+from agent_runtime.models.config import CATALOGUE, LoadOptions, ModelSettings
 from agent_runtime.models.loader import LoadedModel, load_model
 from agent_runtime.models.store import ModelStore, resolve
 from agent_runtime.process import build_environment

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime.models.catalogue import CATALOGUE
+from agent_runtime.models.config import CATALOGUE
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -24,9 +24,8 @@ from agent_runtime.apply.result import (
     status_of,
     unreadable,
 )
-from agent_runtime.edit_selection import render_blocks
 from agent_runtime.errors import BadRequest, TooLarge
-from agent_runtime.llm.interface import ModelTask
+from agent_runtime.llm.interface import ModelTask, render_blocks
 from agent_runtime.types import (
     Action,
     ApplyRequest,

@@ -24,17 +24,16 @@ from agent_runtime.apply.result import (
     unsure,
 )
 from agent_runtime.apply.rule_process import LargeFilesError, RuleProcesses
-from agent_runtime.edit_selection import edit_for, render_blocks
 from agent_runtime.errors import EditRefused, ModelUnavailable
-from agent_runtime.llm.interface import Merger, ModelChoice, ModelMerge, ModelTask, resolve_reuse_mode
-from agent_runtime.progress import (
+from agent_runtime.llm.interface import Merger, ModelChoice, ModelMerge, ModelTask, render_blocks, resolve_reuse_mode
+from agent_runtime.request_context import (
     NO_PROGRESS,
     AnswerCollector,
     ProgressListener,
+    RequestContext,
     Timings,
     run_concurrently,
 )
-from agent_runtime.request_context import RequestContext
 from agent_runtime.types import (
     ApplyRequest,
     ApplyResult,
@@ -50,6 +49,8 @@ from editor.attribution import repair_result
 from editor.errors import EditSyntaxError, format_list
 from editor.execution import use_cache_of
 from editor.formats import parse_files
+from editor.formats.file_names import do_paths_fit, path_parts
+from editor.formats.strays import join_parts
 from editor.grammars import find_language
 from editor.merge import merge
 from editor.types import AlreadyApplied, Check, Merged, MergeOutcome, ParsedEdit, Unresolved
@@ -282,6 +283,32 @@ def _parse(request: ApplyRequest) -> _ParsedFile:
     if len(edits) > 1:
         request = replace(request, edit=render_blocks(edit) or request.edit)
     return _ParsedFile(request, source, edit)
+
+
+def edit_for(path: str, edits: Sequence[ParsedEdit]) -> ParsedEdit:
+    """Return the edit that a file's path fits; an only edit fits any. Raises EditSyntaxError where none or two fit.
+
+    Two paths fit where they are equal, or one is the end of the other: `/home/me/src/a.py` and `src/a.py`. Parts of one
+    file are joined. What a diff, a patch or a call has for other files is left out, and `left_out` names them; a block
+    below another name may be meant for this file, so that is an error, too.
+    """
+    edits = join_parts(edits)
+    if len(edits) == 1:
+        return edits[0]
+    fitting = [edit for edit in edits if do_paths_fit(path, edit.path)]
+    same = [edit for edit in fitting if path_parts(edit.path) == path_parts(path)]
+    if len(same or fitting) == 1 and edits[0].format != "search_replace":
+        (edit,) = same or fitting
+        return replace(edit, left_out=tuple(other.path for other in edits if other is not edit))
+    names = ", ".join(edit.path for edit in edits[:10]) + (" and more" if len(edits) > 10 else "")
+    which = "what is for the others would be lost beside" if len(fitting) == 1 else f"{len(fitting)} of them fit"
+    which = which if fitting else "none of them is"
+    target = f"; {which} '{path}'" if path else ""
+    raise EditSyntaxError(
+        "several_files",
+        f"The edit is for {len(edits)} files: {names}{target}.",
+        "Name the one that is meant by its path, or give no file: the edit is then applied to all that it names.",
+    )
 
 
 def _whole_file_reason(edit: ParsedEdit, path: str) -> Reason:

@@ -22,8 +22,7 @@ from typing import Any
 from agent_runtime.apply.result import Outcome, refusal
 from agent_runtime.errors import EditRefused, HunkError
 from agent_runtime.llm.interface import ModelTask
-from agent_runtime.progress import ProgressListener
-from agent_runtime.request_context import CancelToken, RequestContext
+from agent_runtime.request_context import CancelToken, ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader, Reason
 from editor.execution import check_stopped, stop_when
 

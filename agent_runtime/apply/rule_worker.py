@@ -14,8 +14,7 @@ from agent_runtime.apply.result import Outcome
 from agent_runtime.apply.rule_process import limit_rule_time
 from agent_runtime.errors import HunkError
 from agent_runtime.llm.interface import ModelTask
-from agent_runtime.progress import ProgressListener
-from agent_runtime.request_context import CancelToken, RequestContext
+from agent_runtime.request_context import CancelToken, ProgressListener, RequestContext
 
 NICENESS = 10
 """Small edits, which the service merges itself, go before large ones when the processor is busy."""

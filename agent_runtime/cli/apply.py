@@ -25,10 +25,10 @@ from agent_runtime.config import ResolvedSettings
 from agent_runtime.config.options import model_settings, single_options
 from agent_runtime.config.settings import SETTINGS
 from agent_runtime.errors import BadRequest, EditRefused, ModelUnavailable
-from agent_runtime.limits import MAX_EDIT_BYTES, check_size, read_file
+from agent_runtime.files import MAX_EDIT_BYTES, check_size, read_file
 from agent_runtime.llm.interface import Merger
 from agent_runtime.models.progress import LINE_EVERY_SECONDS, make_progress
-from agent_runtime.progress import ProgressListener
+from agent_runtime.request_context import ProgressListener
 from agent_runtime.serialization import result_to_json
 from agent_runtime.types import (
     DECIDE,
@@ -45,8 +45,7 @@ from agent_runtime.types import (
     ReuseName,
     ScopeName,
 )
-from agent_runtime.workspace.workspace import Workspace
-from agent_runtime.workspace.writer import replace_file
+from agent_runtime.workspace.workspace import Workspace, replace_file
 from editor.types import FormatName, Policy
 
 REFUSED = EditRefused.exit_code

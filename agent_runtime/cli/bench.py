@@ -14,8 +14,7 @@ from typing import Annotated
 import typer
 
 from agent_runtime.cli.render import print_faults_as_json, print_table
-from agent_runtime.errors import BadRequest
-from agent_runtime.suggestion import find_nearest
+from agent_runtime.errors import BadRequest, find_nearest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 """The folder that holds our packages; in a checkout it also holds `benchmarks`, which is not installed."""

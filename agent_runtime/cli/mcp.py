@@ -94,7 +94,7 @@ def _open_backend(
     if workspace is not None and (settings.root is not None or not settings.url):
         raise BadRequest("--workspace needs --url, and no --root", field="workspace")
     from agent_runtime.apply.rule_process import RULE_SECONDS, RuleProcesses
-    from agent_runtime.llm.model_slot import ModelOnDemand
+    from agent_runtime.llm.interface import ModelOnDemand
     from agent_runtime.mcp.backends import LocalBackend, make_local_applier, make_remote_applier
     from agent_runtime.types import Options
 

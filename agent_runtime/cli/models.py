@@ -12,14 +12,12 @@ from rich.console import Console
 from agent_runtime.cli.options import INTERRUPTED, JSON, complete_model
 from agent_runtime.cli.render import print_faults_as_json, print_table
 from agent_runtime.config.options import model_settings
-from agent_runtime.models import catalogue
-from agent_runtime.models.bf16_copy import remove_damaged_copy
-from agent_runtime.models.catalogue import CatalogueEntry
-from agent_runtime.models.config import ModelSettings, parse_sources
+from agent_runtime.models import config
+from agent_runtime.models.config import CatalogueEntry, ModelSettings, parse_sources
 from agent_runtime.models.download import pull
 from agent_runtime.models.progress import Progress, make_progress
 from agent_runtime.models.sources import make_sources
-from agent_runtime.models.store import ModelStore, ensure_verified, resolve, verify
+from agent_runtime.models.store import ModelStore, ensure_verified, remove_damaged_copy, resolve, verify
 
 models = typer.Typer(name="models", help="See, pull and check the models of the catalogue.", no_args_is_help=True)
 
@@ -38,7 +36,7 @@ SOURCE = Annotated[
 def list_command(as_json: JSON = False) -> None:
     """List the models, and which of them are downloaded."""
     store = _open_store()
-    rows = [_describe_entry(entry, store) for entry in catalogue.CATALOGUE]
+    rows = [_describe_entry(entry, store) for entry in config.CATALOGUE]
     if as_json:
         typer.echo(json.dumps({"models": rows}))
         return
@@ -52,7 +50,7 @@ def list_command(as_json: JSON = False) -> None:
 @print_faults_as_json
 def pull_command(name: NAME, source: SOURCE = None, as_json: JSON = False) -> None:
     """Download a model, or the rest of it, and check it."""
-    entry, settings = catalogue.find_entry(name), _read_settings()
+    entry, settings = config.find_entry(name), _read_settings()
     names = parse_sources(",".join(source), field="--source") if source else settings.sources
     try:
         pulled = pull(entry, ModelStore(settings.cache_dir), make_sources(names), _open_progress())
@@ -67,7 +65,7 @@ def pull_command(name: NAME, source: SOURCE = None, as_json: JSON = False) -> No
 @print_faults_as_json
 def path_command(name: NAME, as_json: JSON = False) -> None:
     """Print where a pulled model's file is."""
-    entry, store = catalogue.find_entry(name), _open_store()
+    entry, store = config.find_entry(name), _open_store()
     ensure_verified(entry, store, _open_progress())
     _print_entry(entry, store, as_json)
 
@@ -76,7 +74,7 @@ def path_command(name: NAME, as_json: JSON = False) -> None:
 @print_faults_as_json
 def verify_command(name: NAME, as_json: JSON = False) -> None:
     """Compare the hash of a pulled model's file with the catalogue; a damaged converted copy is removed."""
-    entry, store = catalogue.find_entry(name), _open_store()
+    entry, store = config.find_entry(name), _open_store()
     progress = _open_progress()
     verify(entry, store, progress)
     if remove_damaged_copy(resolve(name, store), _read_settings().cache_dir):

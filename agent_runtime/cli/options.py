@@ -15,7 +15,7 @@ import typer
 from agent_runtime.config import ResolvedSettings, resolve
 from agent_runtime.config.settings import SETTINGS, Command, Setting
 from agent_runtime.errors import BadRequest
-from agent_runtime.models import catalogue
+from agent_runtime.models import config
 
 if TYPE_CHECKING:
     from agent_runtime.client import Client
@@ -41,7 +41,7 @@ CONFIG = Annotated[
 
 def complete_model(incomplete: str) -> list[str]:
     """Return the catalogue's names that begin with `incomplete`, for the shell."""
-    return [entry.name for entry in catalogue.CATALOGUE if entry.name.startswith(incomplete)]
+    return [entry.name for entry in config.CATALOGUE if entry.name.startswith(incomplete)]
 
 
 def add_settings(command: Command) -> Callable[[Callable[..., Result]], Callable[..., Result]]:

@@ -19,8 +19,7 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.client.client import Client
 from agent_runtime.client.config import NO_RETRIES, ClientSettings, Timeouts
 from agent_runtime.errors import ModelUnavailable
-from agent_runtime.llm.interface import Merger
-from agent_runtime.llm.model_slot import ModelOnDemand
+from agent_runtime.llm.interface import Merger, ModelOnDemand
 from agent_runtime.models.config import DEFAULT_MODEL, SMALL_SPAN_GIB, LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.models.progress import Progress, SilentProgress
 from agent_runtime.server.app import build_app

@@ -12,7 +12,7 @@ from httpx_sse import ServerSentEvent
 
 from agent_runtime.client.call import Call, Value
 from agent_runtime.errors import FileMissing, Forbidden, HunkError, NoConnection, TooManyRequests, Unauthorized
-from agent_runtime.progress import Piece
+from agent_runtime.request_context import Piece
 from agent_runtime.serialization import fault_of
 
 Made = TypeVar("Made")

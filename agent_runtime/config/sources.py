@@ -15,8 +15,7 @@ from typing import Any, Literal
 import platformdirs
 
 from agent_runtime.config.settings import PREFIX, SETTINGS, Setting, Settings
-from agent_runtime.errors import BadRequest
-from agent_runtime.suggestion import find_nearest
+from agent_runtime.errors import BadRequest, find_nearest
 
 VARIABLE = "HUNK_CONFIG"
 """Names the file in place of the usual one; empty: none is read."""

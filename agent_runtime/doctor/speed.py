@@ -8,9 +8,8 @@ from hashlib import blake2b
 from pathlib import Path
 
 from agent_runtime.doctor.diagnosis import Speed
-from agent_runtime.models.bf16_copy import find_copy
 from agent_runtime.models.config import ModelSettings
-from agent_runtime.models.store import ModelStore, resolve
+from agent_runtime.models.store import ModelStore, find_copy, resolve
 
 
 def find_fingerprint(weights: Path, cache_dir: Path, compute: Callable[[], str]) -> str:

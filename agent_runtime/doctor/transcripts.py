@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from agent_runtime.errors import BadFile
-from agent_runtime.limits import check_size
+from agent_runtime.files import check_size
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".traj", ".traj.gz")
 MAX_BYTES = 1 << 30

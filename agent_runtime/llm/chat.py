@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from agent_runtime.errors import BadRequest, CorruptModel, TooLarge
-from agent_runtime.llm.answer_text import follower
-from agent_runtime.llm.generate import Run, fault_of, run_together, usage_of
+from agent_runtime.llm.generate import Run, fault_of, follower, run_together, usage_of
 from agent_runtime.llm.interface import ChatAnswer, ChatMessage, ChatRequest, ChatTokenLogprob, Prompt, ReadyPrompt
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import TokenizerBundle
-from agent_runtime.progress import ProgressListener, Timings
 from agent_runtime.prompt.chat_template import render_frame
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import ProgressListener, RequestContext, Timings
 from engine import errors as engine_errors
 from engine.speculation import MergeDraft
 from engine.types import GenerationRequest, GenerationResult, Proposer, TokenLogprob

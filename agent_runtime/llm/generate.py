@@ -1,11 +1,14 @@
-"""Runs requests on the engine, and translates the engine's errors."""
+"""Runs requests on the engine, follows the text of their answers, and translates the engine's errors."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from codecs import getincrementaldecoder
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from agent_runtime.errors import (
     BadRequest,
@@ -17,14 +20,139 @@ from agent_runtime.errors import (
     ModelUnavailable,
     TooLarge,
 )
-from agent_runtime.llm.answer_text import AnswerText
-from agent_runtime.progress import ProgressListener
-from agent_runtime.request_context import RequestContext
-from agent_runtime.types import SourceUsage, Usage
+from agent_runtime.request_context import Piece, ProgressListener, RequestContext
+from agent_runtime.types import AnswerTrace, ForwardTrace, Origin, OutputRun, PromptKind, PromptRun, SourceUsage, Usage
 from engine import errors as engine_errors
 from engine.engine import Engine
-from engine.types import GenerationRequest, GenerationResult, GenerationUsage, Proposer
+from engine.types import GenerationRequest, GenerationResult, GenerationStep, GenerationUsage, Proposer
 from engine.worker import Stream
+
+_Decoder = getincrementaldecoder("utf-8")
+
+
+@dataclass(slots=True)
+class _Run:
+    """Neighbouring tokens that one pass confirmed; text is added as it becomes certain."""
+
+    origin: Origin
+    pass_number: int
+    num_tokens: int = 0
+    texts: list[str] = field(default_factory=list)
+
+
+class AnswerText:
+    """Follows one answer, step by step, and reports its text to a listener.
+
+    The engine gives the bytes of a step when it is certain that no stop string begins in them: a token's text comes
+    when all its bytes have, and that of the tokens which end the answer never does.
+    """
+
+    def __init__(
+        self,
+        progress: ProgressListener,
+        token_bytes: Sequence[bytes],
+        path: str,
+        request: GenerationRequest,
+        region: int,
+    ) -> None:
+        self._progress = progress
+        self._token_bytes = token_bytes
+        self._request = request
+        self._path = path
+        self._region = region
+        self._decoder = _Decoder("replace")
+        self._forwards: list[ForwardTrace] = []
+        self._runs: list[_Run] = []
+        self._waiting: deque[tuple[bytes, _Run]] = deque()
+        self._num_bytes = 0
+        """How many of the waiting bytes are certain."""
+
+    def take(self, step: GenerationStep) -> None:
+        """The next step of the answer."""
+        for place, token_id in enumerate(step.token_ids):
+            run = self._run("copied" if place < step.num_accepted else "generated")
+            run.num_tokens += 1
+            self._waiting.append((self._token_bytes[token_id], run))
+        self._forwards.append(ForwardTrace(len(step.token_ids), step.num_drafted, step.num_accepted))
+        self._num_bytes += len(step.text)
+        self._tell(list(self._certain()))
+
+    def end(self, result: GenerationResult) -> None:
+        """Report the rest of the text, and then the whole answer."""
+        if self._runs:
+            rest, run = self._waiting[0] if self._waiting else (b"", self._runs[-1])
+            text = self._decoder.decode(rest[: self._num_bytes], True)
+            self._tell([(text, run)] if text else [])
+        self._progress.on_answer(
+            AnswerTrace(
+                path=self._path,
+                region=self._region,
+                purpose="score" if self._request.forced_ids else "write",
+                prompt=prompt_runs(self._request.prompt_ids, result.usage, self._token_bytes),
+                output=tuple(
+                    OutputRun("".join(run.texts), run.origin, run.pass_number, run.num_tokens) for run in self._runs
+                ),
+                forwards=tuple(self._forwards),
+            )
+        )
+
+    def _run(self, origin: Origin) -> _Run:
+        """The run that the next token belongs to."""
+        origin = "scored" if self._request.forced_ids else origin
+        last = self._runs[-1] if self._runs else None
+        if last is None or (last.origin, last.pass_number) != (origin, len(self._forwards)):
+            self._runs.append(_Run(origin, len(self._forwards)))
+        return self._runs[-1]
+
+    def _certain(self) -> Iterator[tuple[str, _Run]]:
+        """The text of all tokens that are certain by now, and of which run each is."""
+        while self._waiting and len(self._waiting[0][0]) <= self._num_bytes:
+            data, run = self._waiting.popleft()
+            self._num_bytes -= len(data)
+            if text := self._decoder.decode(data):
+                yield text, run
+
+    def _tell(self, texts: list[tuple[str, _Run]]) -> None:
+        for text, run in texts:
+            run.texts.append(text)
+        pieces = [Piece(text, run.origin) for text, run in texts if run.origin != "scored"]
+        if pieces:
+            self._progress.on_pieces(self._region, pieces)
+
+
+Follow = Callable[[GenerationRequest, int], AnswerText]
+"""Follows the answer to a request about a region."""
+
+
+def follower(progress: ProgressListener, token_bytes: Sequence[bytes], path: str) -> Follow | None:
+    """Return a follower of a file's answers for a listener; None if it does not want their text."""
+    return partial(AnswerText, progress, token_bytes, path) if progress.wants_text else None
+
+
+def prompt_runs(
+    token_ids: Sequence[int], usage: GenerationUsage, token_bytes: Sequence[bytes]
+) -> tuple[PromptRun, ...]:
+    """A prompt as runs of tokens with the same fate, in order; they cover all of it."""
+    decoder = _Decoder("replace")
+    runs = []
+    for first, end, kind in _fates(len(token_ids), usage):
+        data = b"".join(token_bytes[token_id] for token_id in token_ids[first:end])
+        runs.append(PromptRun(decoder.decode(data, end == len(token_ids)), kind, end - first))
+    return tuple(runs)
+
+
+def _fates(num_tokens: int, usage: GenerationUsage) -> Iterator[tuple[int, int, PromptKind]]:
+    """Half-open ranges, ascending and without gaps, and what became of the tokens there."""
+    if usage.cached:
+        yield 0, usage.cached, "cached"
+    before = usage.cached
+    for first, end in (*usage.reused_at, (num_tokens, num_tokens)):
+        if before < first:
+            yield before, first, "recomputed"
+        if first < end:
+            yield first, end, "reused"
+        before = end
+
 
 FAULTS: dict[type[engine_errors.EngineError], tuple[type[HunkError], str]] = {
     engine_errors.DoesNotFit: (TooLarge, "start with a larger --kv-gib, or send less"),

@@ -8,18 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from agent_runtime.errors import BadFile, BadRequest, TooLarge
-from agent_runtime.llm.answer_text import Follow, follower
 from agent_runtime.llm.chat import LoadedChat
-from agent_runtime.llm.file_encoder import FileEncoder
-from agent_runtime.llm.generate import Run, fault_of, run_together, usage_of
+from agent_runtime.llm.generate import Follow, Run, fault_of, follower, run_together, usage_of
 from agent_runtime.llm.interface import ModelChoice, ModelMerge, ModelTask, resolve_reuse_mode, reuse_of
-from agent_runtime.llm.region_questions import Question, describe_scope, questions, scope_of, whole_file
+from agent_runtime.llm.questions import FileEncoder, Question, describe_scope, questions, scope_of, whole_file
 from agent_runtime.llm.scorer import best_of, score_answers, sound, weigh
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import TokenizerBundle
-from agent_runtime.progress import ProgressListener
 from agent_runtime.prompt import ApplyPrompt, TextEncoder, build_prompt, encode_shared_prefix
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest, ReuseName, ScoredReading, Usage, is_as_sure, total_usage
 from agent_runtime.workspace.index import TokenIndex
 from editor.scope import Scope, check_region_kept, cut, splice

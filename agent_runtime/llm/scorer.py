@@ -6,12 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent_runtime.llm.answer_text import Follow
-from agent_runtime.llm.generate import Run, run_together
+from agent_runtime.llm.generate import Follow, Run, run_together
 from agent_runtime.llm.interface import ModelTask
-from agent_runtime.progress import ProgressListener
 from agent_runtime.prompt import ApplyPrompt
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import ScoredReading
 from editor.grammars import find_language
 from editor.scope import Scope, is_confined

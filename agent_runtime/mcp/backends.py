@@ -13,10 +13,9 @@ from agent_runtime.apply.result import decode
 from agent_runtime.apply.rule_process import RuleProcesses
 from agent_runtime.client import Client, Phase, Stream, Tokens, WorkspaceRequest
 from agent_runtime.errors import Cancelled, Stale
-from agent_runtime.limits import MAX_EDIT_BYTES, check_size
-from agent_runtime.llm.model_slot import ModelOnDemand
-from agent_runtime.progress import ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.files import MAX_EDIT_BYTES, check_size
+from agent_runtime.llm.interface import ModelOnDemand
+from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import UNSEEN, ApplyRequest, ApplyResult, Certainty, Mode, Options, surest
 from agent_runtime.workspace.registry import DEFAULT
 from agent_runtime.workspace.workspace import Workspace

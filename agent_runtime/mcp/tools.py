@@ -20,9 +20,8 @@ from agent_runtime.errors import BadRequest, HunkError
 from agent_runtime.mcp import responses
 from agent_runtime.mcp.backends import Backend, Edit
 from agent_runtime.mcp.responses import EditAnswer, FileAnswer, StatusAnswer
-from agent_runtime.progress import ProgressListener
 from agent_runtime.quotas import CpuSlots
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.server.auth import holder_of
 from agent_runtime.types import ApplyResult, Certainty
 

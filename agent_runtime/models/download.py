@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from agent_runtime.errors import CorruptModel, DownloadFailed
-from agent_runtime.models.catalogue import CatalogueEntry
+from agent_runtime.models.config import CatalogueEntry
 from agent_runtime.models.progress import Progress, SilentProgress
 from agent_runtime.models.sources import PartialFile, Source, SourceError
 from agent_runtime.models.store import ModelStore, verify

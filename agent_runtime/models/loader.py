@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 
 from agent_runtime.errors import BadRequest, CorruptModel, ModelUnavailable
-from agent_runtime.models.bf16_copy import (
+from agent_runtime.models.store import (
+    ModelFiles,
     hash_file,
     is_sealed,
     load_cache_key,
@@ -23,7 +24,6 @@ from agent_runtime.models.bf16_copy import (
     seal_copy,
     write_tokenizer_config,
 )
-from agent_runtime.models.store import ModelFiles
 from agent_runtime.models.tokenizer import TokenizerBundle, read_folder_tokenizer, read_gguf_tokenizer
 from agent_runtime.prompt import find_form
 from engine.decoder import Decoder

@@ -29,8 +29,8 @@ from typing import Protocol
 
 import httpx
 
-from agent_runtime.atomic_file import sync_folder
-from agent_runtime.models.catalogue import CatalogueEntry
+from agent_runtime.files import sync_folder
+from agent_runtime.models.config import CatalogueEntry
 from agent_runtime.models.progress import Progress
 from agent_runtime.models.store import CHUNK_BYTES
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_runtime.errors import CorruptModel, ModelUnavailable
-from agent_runtime.models.bf16_copy import find_copy
 from agent_runtime.models.config import ModelSettings
-from agent_runtime.models.store import ModelStore, resolve
+from agent_runtime.models.store import ModelStore, find_copy, resolve
 from agent_runtime.prompt import DEFAULT, PromptForm
 from agent_runtime.prompt.chat_template import ChatTemplate
 from repo_cache.errors import TokenizerError

@@ -8,8 +8,7 @@ from typing import Protocol
 
 from agent_runtime.errors import CorruptModel
 from agent_runtime.prompt.chat_template import ChatTemplate
-from agent_runtime.prompt.examples import ApplyTexts
-from agent_runtime.prompt.forms import DEFAULT, TAG, PromptForm
+from agent_runtime.prompt.forms import DEFAULT, TAG, ApplyTexts, PromptForm
 
 _WIDTHS = (8, 4, 2)
 _SHARE = 0.9

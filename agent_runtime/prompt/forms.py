@@ -1,21 +1,287 @@
-"""Prompt forms: instructions, examples and order of sections."""
+"""Prompt forms: instructions, worked examples, and the order of the sections."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from agent_runtime.prompt.examples import (
-    CART,
-    FIRST,
-    LIMITS,
-    REQUIRED,
-    SECTIONS,
-    STORE,
-    ApplyTexts,
-    Example,
-    PromptPiece,
+
+@dataclass(frozen=True, slots=True)
+class ApplyTexts:
+    """The texts of one apply, without final newlines.
+
+    With an `outline`, `file` is only a part of a file, and the outline tells what else the file holds.
+    """
+
+    file: str
+    edit: str
+    instruction: str = ""
+    outline: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One text of an apply between two pieces of ours."""
+
+    before: str
+    text: Callable[[ApplyTexts], str]
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPiece:
+    """A stretch of a prompt that is encoded apart: the text of a section, or one of ours, which has none."""
+
+    text: str
+    section: str = ""
+
+
+SECTIONS: Mapping[str, Section] = {
+    "code": Section("<code>\n", lambda texts: texts.file, "\n</code>\n"),
+    "update": Section("<update>\n", lambda texts: texts.edit, "\n</update>\n"),
+    "instruction": Section("<instruction>", lambda texts: texts.instruction, "</instruction>\n"),
+    "part": Section(
+        "The code is only a part of a file. Write this part, and nothing of the rest, which is:\n<outline>\n",
+        lambda texts: texts.outline,
+        "\n</outline>\n",
+    ),
+}
+"""The sections that forms can ask for, by name. One whose text is empty is left out, but for the file and the edit."""
+
+REQUIRED = frozenset({"code", "update"})
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One apply and its right answer."""
+
+    texts: ApplyTexts
+    result: str
+
+
+STORE = Example(
+    ApplyTexts(
+        '''\
+import os
+
+
+class Store:
+    """Files in a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def load(self, name):
+        path = os.path.join(self.folder, name)
+        with open(path) as file:
+            return file.read()
+
+    def save(self, name, text):
+        path = os.path.join(self.folder, name)
+        # overwrite
+        with open(path, "w") as file:
+            file.write(text)
+
+    def remove(self, name):
+        os.remove(os.path.join(self.folder, name))
+
+    def names(self):
+        return sorted(os.listdir(self.folder))''',
+        """\
+# ... existing code ...
+
+    def save(self, name, text, mode="w"):
+        if not name:
+            raise ValueError("no name")
+        # ... existing code ...
+        with open(path, mode) as file:
+            file.write(text)
+
+    def exists(self, name):
+        return os.path.exists(os.path.join(self.folder, name))
+
+    # ... existing code ...""",
+    ),
+    '''\
+import os
+
+
+class Store:
+    """Files in a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def load(self, name):
+        path = os.path.join(self.folder, name)
+        with open(path) as file:
+            return file.read()
+
+    def save(self, name, text, mode="w"):
+        if not name:
+            raise ValueError("no name")
+        path = os.path.join(self.folder, name)
+        # overwrite
+        with open(path, mode) as file:
+            file.write(text)
+
+    def exists(self, name):
+        return os.path.exists(os.path.join(self.folder, name))
+
+    def remove(self, name):
+        os.remove(os.path.join(self.folder, name))
+
+    def names(self):
+        return sorted(os.listdir(self.folder))''',
 )
+"""Markers around and inside a changed method, and a new one."""
+
+CART = Example(
+    ApplyTexts(
+        """\
+import { Item } from "./item";
+
+// What a customer wants to buy.
+export class Cart {
+  private items: Item[] = [];
+
+  add(item: Item): void {
+    this.items.push(item);
+  }
+
+  total(): number {
+    let sum = 0;
+    for (const item of this.items) {
+      sum += item.price;
+    }
+    return sum;
+  }
+
+  clear(): void {
+    this.items = [];
+  }
+}""",
+        """\
+export class Cart {
+    // ...
+
+    // The price of all items, without tax.
+    total(): number {
+        let sum = 0;
+        for (const item of this.items) {
+            // several of a kind
+            sum += item.price * item.count;
+        }
+        return sum;
+    }
+
+    // ... rest of the class ...
+}""",
+    ),
+    """\
+import { Item } from "./item";
+
+// What a customer wants to buy.
+export class Cart {
+  private items: Item[] = [];
+
+  add(item: Item): void {
+    this.items.push(item);
+  }
+
+  // The price of all items, without tax.
+  total(): number {
+    let sum = 0;
+    for (const item of this.items) {
+      // several of a kind
+      sum += item.price * item.count;
+    }
+    return sum;
+  }
+
+  clear(): void {
+    this.items = [];
+  }
+}""",
+)
+"""New comments, markers in other words, and indentation in another unit than the file's."""
+
+LIMITS = Example(
+    ApplyTexts(
+        """\
+export const limits = {
+  files: 100,
+  // the largest file that is read
+  bytes: 1_000_000,
+  paths: ["src", "test"],
+  depth: 8,
+};
+
+export function fits(size: number): boolean {
+  return size <= limits.bytes;
+}""",
+        """\
+export const limits = {
+  // ...
+  depth: 12,
+  seconds: 30,
+};
+
+// ... rest of the file ...""",
+    ),
+    """\
+export const limits = {
+  files: 100,
+  // the largest file that is read
+  bytes: 1_000_000,
+  paths: ["src", "test"],
+  depth: 12,
+  seconds: 30,
+};
+
+export function fits(size: number): boolean {
+  return size <= limits.bytes;
+}""",
+)
+"""Markers in other words, inside an object and for the rest of the file."""
+
+FIRST = Example(
+    ApplyTexts(
+        """\
+def first(items, wanted):
+    low, high = 0, len(items) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if items[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low""",
+        """\
+def first(items, wanted):
+    if not items:
+        return None
+    # ... existing code ...
+    while low < high:
+        # ... same ...
+            high = middle
+    return low if items[low] == wanted else None""",
+    ),
+    """\
+def first(items, wanted):
+    if not items:
+        return None
+    low, high = 0, len(items) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if items[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low if items[low] == wanted else None""",
+)
+"""Markers that stand for some lines of a function."""
+
 
 TAG = "updated-code"
 """The answer's usual tag, also in the texts of a form; another takes its place where a file or an edit holds it."""

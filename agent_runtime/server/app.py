@@ -10,7 +10,7 @@ from anyio.to_thread import run_sync
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 
-from agent_runtime.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES
+from agent_runtime.files import MAX_EDIT_BYTES, MAX_FILE_BYTES
 from agent_runtime.server.admission import Admission
 from agent_runtime.server.auth import BearerTokens
 from agent_runtime.server.dependencies import Service

@@ -9,7 +9,7 @@ from opentelemetry.trace import TracerProvider
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.apply.rule_process import RULE_SECONDS
-from agent_runtime.llm.model_slot import ModelSlot
+from agent_runtime.llm.interface import ModelSlot
 from agent_runtime.quotas import CpuSlots, FairQueue, TenantRateLimiter
 from agent_runtime.server.admission import Drain
 from agent_runtime.server.idempotency import IdempotencyStore

@@ -14,8 +14,7 @@ from fastapi import Request, Response
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic_core import to_json
 
-from agent_runtime.progress import NO_PROGRESS, Piece, ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import NO_PROGRESS, Piece, ProgressListener, RequestContext
 from agent_runtime.server.dependencies import Service
 from agent_runtime.server.executor import cancel_after_disconnect, cancel_on_disconnect, run_in_thread
 from agent_runtime.server.problems import fault_of_bug

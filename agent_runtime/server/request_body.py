@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_runtime.errors import BadRequest, HunkError, RequestTooSlow, TooLarge, TooManyRequests
-from agent_runtime.limits import MAX_FILE_BYTES
+from agent_runtime.files import MAX_FILE_BYTES
 from agent_runtime.quotas import Shares
 from agent_runtime.server.admission import Drain
 from agent_runtime.server.auth import holder_of

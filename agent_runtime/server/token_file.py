@@ -14,9 +14,8 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, StringConstraints, ValidationError, model_validator
 
 from agent_runtime.access import NAME, AccessScope, AccessToken, Principal, TokenSet
-from agent_runtime.atomic_file import replace_file
 from agent_runtime.errors import TokensUnreadable
-from agent_runtime.workspace.journal import lock_folder
+from agent_runtime.files import lock_folder, replace_file
 
 MAX_FILE_BYTES = 4 << 20
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import PurePosixPath
+from typing import Literal
 
 from agent_runtime.apply.result import decode
 from agent_runtime.errors import BadFile, BadRequest, OutsideRoot, TooLarge
-from agent_runtime.limits import MAX_FILE_BYTES, check_size
-from agent_runtime.session.types import FileState, ReadFile, SeenFile
+from agent_runtime.files import MAX_FILE_BYTES, check_size
 from agent_runtime.workspace.index import TokenIndex
 from agent_runtime.workspace.workspace import Workspace
 from repo_cache.types import FileTokens
@@ -19,6 +19,35 @@ MAX_SESSION_FILES = 512
 MAX_PATH = 4096
 MAX_BYTES = 2 << 20
 """Limit of all files of a session together: about 600,000 tokens, more than any context here holds."""
+
+
+FileState = Literal["new", "changed", "same", "gone"]
+"""A file compared with its last version in the session. `gone`: it can no longer be read, and is not shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFile:
+    """A file that was put into the session.
+
+    `sha256` and `size` are those of its bytes. `text` is the whole text in `encoding`, with its BOM and line endings;
+    None unless it was asked for.
+    """
+
+    path: str
+    state: FileState
+    sha256: str
+    size: int
+    encoding: str
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenFile:
+    """A file of the session compared with what the last question showed; `sha256` is "" if it is gone."""
+
+    path: str
+    state: FileState
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from agent_runtime.prompt import TextEncoder
 from agent_runtime.prompt.chat_template import ChatTemplate, render_frame
 from agent_runtime.session.change_notes import ChangeNotes
 from agent_runtime.session.file_order import ChangeRates, FileCost, choose_order
-from agent_runtime.session.types import HistoryMessage
 from agent_runtime.types import ReuseName
 from engine.reuse import PromptSegment, Reuse, ReuseMode
 from repo_cache.incremental import count_equal_prefix
@@ -30,6 +29,15 @@ HOT_BYTES = 16 << 20
 
 FILES_INTRO = "Files of the project. Notes further on may supersede lines of them; the latest note holds.\n"
 """The same in every mode, so that a change of the mode does not change the text before the files."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryMessage:
+    """One message of the conversation; `role` is a role of the chat template: user, assistant or tool."""
+
+    role: str
+    text: str
+
 
 PartKind = Literal["preamble", "file", "history", "question"]
 

@@ -1,24 +1,25 @@
-"""A session: an agent's conversation with the model about files."""
+"""A session, which is an agent's conversation with the model about files, and the registry of a service's sessions."""
 
 from __future__ import annotations
 
 import secrets
 import threading
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 
+from agent_runtime.access import Principal
 from agent_runtime.apply.pipeline import Applier
-from agent_runtime.errors import BadRequest, SessionBusy, SessionMissing, Stale, TooLarge
-from agent_runtime.limits import MAX_EDIT_BYTES, check_size
+from agent_runtime.errors import BadRequest, SessionBusy, SessionMissing, Stale, TooLarge, TooManyRequests
+from agent_runtime.files import MAX_EDIT_BYTES, check_size
 from agent_runtime.llm.interface import ChatModel, ChatRequest, ReadyPrompt
-from agent_runtime.progress import NO_PROGRESS, ProgressListener, Timings
-from agent_runtime.request_context import RequestContext
-from agent_runtime.session.files import SessionFiles
-from agent_runtime.session.prompt import PromptLayout, SessionPrompt
-from agent_runtime.session.types import HistoryMessage, ReadFile, SessionAnswer, SessionState
+from agent_runtime.request_context import NO_PROGRESS, ProgressListener, RequestContext, Timings
+from agent_runtime.session.files import ReadFile, SeenFile, SessionFiles
+from agent_runtime.session.prompt import HistoryMessage, PromptLayout, SessionPrompt
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, ReuseName, Usage, total_usage
 from agent_runtime.workspace.index import TokenIndex
 from agent_runtime.workspace.workspace import Workspace, write_if_merged
@@ -33,6 +34,41 @@ MAX_BYTES_A_TOKEN = 64
 
 MAX_ANSWER_TOKENS = 1024
 """Default limit of an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAnswer:
+    """The model's answer to one question.
+
+    finish_reason: `length` if the token limit or the end of the context cut the answer. timings: milliseconds;
+    `read_ms` for reading the files, `layout_ms` for laying out the prompt, `prefill_ms` and `decode_ms` of the model,
+    `total_ms`. files: those that are new, changed or gone since the last question. noted: files that the prompt still
+    shows in their first version, followed by notes on their changes (`balanced`).
+    """
+
+    text: str
+    finish_reason: Literal["stop", "length"]
+    usage: Usage
+    timings: dict[str, float]
+    files: tuple[SeenFile, ...] = ()
+    noted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """A session as a client sees it. `usage` is that of all questions and edits, `turns` that of each question.
+
+    prompt_tokens: length of the last question's prompt.
+    """
+
+    id: str
+    workspace: str | None
+    reuse: ReuseName
+    files: tuple[SeenFile, ...]
+    messages: tuple[HistoryMessage, ...]
+    usage: Usage
+    turns: tuple[Usage, ...] = field(default=())
+    prompt_tokens: int = 0
 
 
 class ServerSession:
@@ -280,3 +316,92 @@ def _check_hash(data: bytes, path: str, expected_sha256: str | None) -> None:
     current = sha256(data).hexdigest()
     if expected_sha256 not in (None, current):
         raise Stale(f"{path} is not what the edit was made for; read it again", current_sha256=current)
+
+
+MAX_OF_TENANT = 32
+MAX_IN_ALL = 256
+"""Limit of all tenants together. A new session evicts the least recently used one."""
+
+IDLE_SECONDS = 3600.0
+"""A session that is not used for this long is ended."""
+
+
+@dataclass(slots=True)
+class _LiveSession:
+    session: ServerSession
+    tenant: str
+    used_at: float
+
+
+class SessionRegistry:
+    """Sessions by id; a tenant sees only its own. Thread-safe."""
+
+    def __init__(
+        self,
+        max_of_tenant: int = MAX_OF_TENANT,
+        max_in_all: int = MAX_IN_ALL,
+        idle_seconds: float = IDLE_SECONDS,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_of_tenant, self._max_in_all = max_of_tenant, max_in_all
+        self._idle_seconds, self._now = idle_seconds, now
+        self._lock = threading.Lock()
+        self._by_id: OrderedDict[str, _LiveSession] = OrderedDict()
+        """In order of use, the most recent last."""
+
+    def add(self, session: ServerSession, principal: Principal) -> None:
+        """Add a session; raises TooManyRequests if there is no room and all that could be evicted are busy."""
+        with self._lock:
+            self._end_idle()
+            own = [kept for kept in self._by_id.values() if kept.tenant == principal.tenant]
+            if len(own) >= self._max_of_tenant:
+                self._make_room(own)
+            elif len(self._by_id) >= self._max_in_all:
+                self._make_room(list(self._by_id.values()))
+            self._by_id[session.id] = _LiveSession(session, principal.tenant, self._now())
+
+    def get(self, session_id: str, principal: Principal) -> ServerSession:
+        """Return a session by id, which counts as its use; raises SessionMissing."""
+        with self._lock:
+            self._end_idle()
+            kept = self._by_id.get(session_id)
+            if kept is None or kept.tenant != principal.tenant:
+                raise SessionMissing("there is no such session (any more): those that nobody uses are ended; begin one")
+            kept.used_at = self._now()
+            self._by_id.move_to_end(session_id)
+            return kept.session
+
+    def remove(self, session_id: str, principal: Principal) -> None:
+        """End a session; raises SessionMissing."""
+        session = self.get(session_id, principal)
+        with self._lock:
+            self._end(session)
+
+    def end_matching(self, matches: Callable[[ServerSession], bool]) -> None:
+        """End all sessions that match, such as those of a workspace that was removed."""
+        with self._lock:
+            for kept in list(self._by_id.values()):
+                if matches(kept.session):
+                    self._end(kept.session)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def _end_idle(self) -> None:
+        for kept in list(self._by_id.values()):
+            if kept.session.is_busy:
+                continue
+            if self._now() - kept.used_at <= self._idle_seconds:
+                break
+            self._end(kept.session)
+
+    def _make_room(self, among: list[_LiveSession]) -> None:
+        for kept in among:
+            if not kept.session.is_busy:
+                self._end(kept.session)
+                return
+        raise TooManyRequests(f"{len(among)} sessions are at work, which is the most; end one, or wait for an answer")
+
+    def _end(self, session: ServerSession) -> None:
+        session.close()
+        self._by_id.pop(session.id, None)

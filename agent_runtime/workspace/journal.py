@@ -1,11 +1,21 @@
-"""The write-ahead journal of file writes, and locks on folders.
+"""The write-ahead journal of file writes, the copies of its records, and locks on folders.
 
 <folder>/<hash of the root>/             locked while a process writes below that root with this journal
                             <id>.json    record of a running or interrupted write
 
-The journal is private to its owner, so its records are trusted. Copies of a record lie next to the files
-(`record_copies.py`) for processes with another journal; they are checked before use. A record names only paths below
-its root, and recovery opens them relative to open folders (`sandbox.py`).
+The journal is private to its owner, so its records are trusted. A record names only paths below its root, and recovery
+opens them relative to open folders (`sandbox.py`).
+
+<folder of a target>/.<id>.record.hunk   copy of a record, for processes with another journal or root; exists while the
+                                         write renames files
+
+A copy's paths are relative to its folder. A process that has locked all folders of a record and finds a copy knows that
+the writer is gone. Anybody may put files into a repository, so a copy is trusted only
+
+- if it contains its own inode number: no checkout, archive or other tool knows that before it makes the file;
+- if every folder that it would change holds an equal copy: whoever made them may write in each of these folders, and so
+  could have renamed the files without us. In a sticky folder (/tmp) that is not so; there a copy must belong to the
+  current user.
 """
 
 from __future__ import annotations
@@ -16,33 +26,25 @@ import fcntl
 import json
 import logging
 import os
+import posixpath
 import re
-from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass
+import stat
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from agent_runtime.atomic_file import TEMPORARY, replace_file, sync_folder
-from agent_runtime.errors import BadFile
-from repo_cache.files import FOLDER_FLAGS, make_private, open_below
+from agent_runtime.errors import BadFile, HunkError
+from agent_runtime.files import TEMPORARY, bytes_of, lock_folder, replace_file, sync_folder
+from agent_runtime.workspace.sandbox import ConfinedFolder, is_below
+from repo_cache.files import FOLDER_FLAGS, READ_FLAGS, make_private, open_below
 
 NUM_TRIES = 16
 """Attempts to lock folders; another is made when a folder was replaced meanwhile."""
 
 NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 """Errors of flock on a file system that cannot lock folders, such as NFS."""
-
-
-@contextlib.contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder against other threads and processes; the kernel releases it if the process dies. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -255,3 +257,143 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(noted, dict):
         raise ValueError("not a record")
     return noted
+
+
+COPY = re.compile(r"\.([0-9a-f]{16})\.record\.hunk", re.ASCII)
+
+MAX_FOLDERS = 20_000
+"""Limit of the folders searched at start; in others a copy is found before the next write there."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCopy:
+    """A copy's folder, and its record with paths relative to the root.
+
+    If `above` is not 0, the record reaches so many folders above the root, and its paths are relative to `folder`.
+    """
+
+    folder: str
+    record: Record
+    above: int = 0
+
+
+def write_copies(root: ConfinedFolder, record: Record) -> None:
+    """Write and sync a copy in each of the record's folders; raises OSError. The folders are not synced."""
+    for folder in record.homes:
+        descriptor = open_below(root.root, folder, FOLDER_FLAGS)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+            copy = os.open(_make_name(record.id), flags, 0o600, dir_fd=descriptor)
+            with os.fdopen(copy, "w", encoding="ascii") as file:
+                inode = os.fstat(copy).st_ino
+                json.dump({"version": VERSION, "inode": inode, **asdict(_relocate(record, folder))}, file)
+                file.flush()
+                os.fsync(copy)
+        finally:
+            os.close(descriptor)
+
+
+def remove_copies(root: ConfinedFolder, record: Record) -> None:
+    """Remove the copies of a finished write; raises OSError if one cannot be removed."""
+    for folder in record.homes:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            descriptor = open_below(root.root, folder, FOLDER_FLAGS)
+            try:
+                os.unlink(_make_name(record.id), dir_fd=descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def has_copy(root: ConfinedFolder, record: Record) -> bool:
+    """Whether any copy of the record exists; raises OSError."""
+    for folder in record.homes:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            descriptor = open_below(root.root, folder, FOLDER_FLAGS)
+            try:
+                os.stat(_make_name(record.id), dir_fd=descriptor, follow_symlinks=False)
+                return True
+            finally:
+                os.close(descriptor)
+    return False
+
+
+def find_copies(root: ConfinedFolder, folders: Iterable[str]) -> list[RecordCopy]:
+    """Return the valid copies in these folders, and log the others. Raises OSError."""
+    found = []
+    for folder in folders:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            descriptor = open_below(root.root, folder, FOLDER_FLAGS)
+            try:
+                with os.scandir(descriptor) as entries:
+                    names = [entry.name for entry in entries if COPY.fullmatch(entry.name)]
+                for name in names:
+                    try:
+                        found.append(_read_copy(descriptor, folder, name))
+                    except UnknownVersion:
+                        LOG.error("%s in %s is of another version of Hunk, and is left to that", name, folder or ".")
+                    except (OSError, ValueError, RecursionError, HunkError):
+                        LOG.error("%s in %s is no record that Hunk wrote there, and is ignored", name, folder or ".")
+            finally:
+                os.close(descriptor)
+    return found
+
+
+def find_folders_with_copies(root: ConfinedFolder) -> Iterator[str]:
+    """Yield the folders below the root that hold a copy, of the first `MAX_FOLDERS` that can be listed."""
+    waiting, seen = [""], 0
+    while waiting and seen < MAX_FOLDERS:
+        folder = waiting.pop()
+        seen += 1
+        with contextlib.suppress(OSError):
+            descriptor = open_below(root.root, folder, FOLDER_FLAGS)
+            try:
+                with os.scandir(descriptor) as entries:
+                    listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+            finally:
+                os.close(descriptor)
+            waiting += [f"{folder}/{name}".lstrip("/") for name, is_folder in listed if is_folder and name != ".git"]
+            if any(COPY.fullmatch(name) for name, _ in listed):
+                yield folder
+    if waiting:
+        LOG.info("of %s only %d folders were searched for writes that were broken off", root.root.name, MAX_FOLDERS)
+
+
+def _make_name(record_id: str) -> str:
+    return f".{record_id}.record.hunk"
+
+
+def _read_copy(descriptor: int, folder: str, name: str) -> RecordCopy:
+    """Read and check one copy; raises OSError, HunkError, ValueError or RecursionError."""
+    copy = os.open(name, READ_FLAGS, dir_fd=descriptor)
+    state = os.fstat(copy)
+    noted = json.loads(bytes_of(copy, name, MAX_RECORD_BYTES))
+    if not isinstance(noted, dict) or noted.get("inode") != state.st_ino:
+        raise ValueError("copied, or put there by somebody else")
+    if os.fstat(descriptor).st_mode & stat.S_ISVTX and state.st_uid != os.geteuid():
+        raise ValueError("another user's, where that one could not have renamed our files")
+    match = COPY.fullmatch(name)
+    assert match is not None
+    record = parse_record(match[1], noted)
+    return _resolve_copy(record, folder)
+
+
+def _resolve_copy(record: Record, folder: str) -> RecordCopy:
+    """Make the paths relative to the root, unless they reach above it; raises ValueError."""
+    moved = _relocate(record, folder, back=True)
+    above = max(each.real.split("/").count("..") for each in moved.entries) if moved.entries else 0
+    if above:
+        return RecordCopy(folder, record, above)
+    paths = [*(each.real for each in moved.entries), *moved.folders]
+    if not moved.entries or any(not is_below(Path("/") / path, Path("/")) or path.startswith("..") for path in paths):
+        raise ValueError("it leads elsewhere")
+    return RecordCopy(folder, moved)
+
+
+def _relocate(record: Record, folder: str, *, back: bool = False) -> Record:
+    """Make the record's paths relative to a folder below the root; with `back`, the reverse."""
+
+    def move(path: str) -> str:
+        return posixpath.normpath(posixpath.join(folder, path)) if back else posixpath.relpath(f"/{path}", f"/{folder}")
+
+    entries = tuple(replace(each, real=move(each.real)) for each in record.entries)
+    return replace(record, entries=entries, folders=tuple(move(each) for each in record.folders))

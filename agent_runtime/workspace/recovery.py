@@ -13,13 +13,18 @@ from dataclasses import dataclass
 from functools import partial
 
 from agent_runtime.errors import BadFile, HunkError, Stale
-from agent_runtime.limits import bytes_of
-from agent_runtime.workspace.journal import LOG, NUM_TRIES, Entry, Journal, Record, lock_folders
-from agent_runtime.workspace.record_copies import (
+from agent_runtime.files import bytes_of
+from agent_runtime.workspace.journal import (
+    LOG,
+    NUM_TRIES,
+    Entry,
+    Journal,
+    Record,
     RecordCopy,
     find_copies,
     find_folders_with_copies,
     has_copy,
+    lock_folders,
     remove_copies,
 )
 from agent_runtime.workspace.sandbox import ABSENT, ConfinedFolder, read_digest_at

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from agent_runtime.errors import BadFile, BadRequest, FileMissing, OutsideRoot, TooLarge
-from agent_runtime.limits import bytes_of, check_regular
+from agent_runtime.files import bytes_of, check_regular
 from repo_cache.files import FOLDER_FLAGS, PASSAGE_FLAGS, READ_FLAGS, is_git, open_below
 
 NUM_LOOKS = 16

@@ -87,7 +87,7 @@ def _make_model(folder: Path) -> None:
     """Make a model that no request of this benchmark asks; the service wants one to start."""
     import torch  # takes a second to import
 
-    from agent_runtime.models.bf16_copy import write_tokenizer_config
+    from agent_runtime.models.store import write_tokenizer_config
     from engine.config import ModelConfig
     from engine.weights import Parameters
     from engine.weights.safetensors import save_folder

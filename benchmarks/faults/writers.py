@@ -25,7 +25,7 @@ import httpx
 from agent_runtime.errors import HunkError
 from agent_runtime.workspace.journal import Journal
 from agent_runtime.workspace.sandbox import ConfinedFolder
-from agent_runtime.workspace.writer import FileChange, replace_file, write_files
+from agent_runtime.workspace.workspace import FileChange, replace_file, write_files
 from benchmarks.edit_formats import render_replacement
 from benchmarks.serve.service import HUNK
 

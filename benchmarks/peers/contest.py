@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from agent_runtime.models.bf16_copy import locate_copy
-from agent_runtime.models.store import ModelFiles, ModelStore, resolve
+from agent_runtime.models.store import ModelFiles, ModelStore, locate_copy, resolve
 from agent_runtime.process import build_environment, build_spin_environment
 from benchmarks.peers.environments import PEERS, Peer
 from benchmarks.peers.protocol import Answer, Arrival, Contestant, ContestantFailed

@@ -31,12 +31,10 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.cli.main import app as command_line
 from agent_runtime.client.local import InProcessTransport, LocalClient
 from agent_runtime.errors import HunkError
-from agent_runtime.llm.interface import ChatModel, Merger, ModelMerge, ModelTask
-from agent_runtime.llm.model_slot import ModelOnDemand
+from agent_runtime.llm.interface import ChatModel, Merger, ModelMerge, ModelOnDemand, ModelTask
 from agent_runtime.mcp.backends import LocalBackend, make_local_applier
 from agent_runtime.mcp.tools import build_server
-from agent_runtime.progress import ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.server.app import build_app
 from agent_runtime.server.dependencies import Service
 from agent_runtime.types import ApplyRequest, Usage

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Literal
 
 from rapidfuzz import fuzz
 
-from agent_runtime.apply.pipeline import Applier
-from agent_runtime.edit_selection import edit_for
+from agent_runtime.apply.pipeline import Applier, edit_for
 from agent_runtime.errors import HunkError
 from agent_runtime.llm.interface import ChatModel, ModelChoice, ModelMerge, ModelTask
-from agent_runtime.progress import ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest, Usage
 from benchmarks.cases import Case
 from benchmarks.edit_formats import diff_texts

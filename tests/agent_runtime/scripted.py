@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from agent_runtime.errors import Cancelled
 from agent_runtime.llm.interface import ModelChoice, ModelMerge, ModelTask
-from agent_runtime.progress import Piece, ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import Piece, ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest, ScoredReading, Usage, is_as_sure
 
 if TYPE_CHECKING:  # torch takes a second to import

@@ -14,8 +14,7 @@ import httpx
 import uvicorn
 
 from agent_runtime.apply.pipeline import Applier
-from agent_runtime.llm.interface import Merger
-from agent_runtime.llm.model_slot import ModelSlot
+from agent_runtime.llm.interface import Merger, ModelSlot
 from agent_runtime.server.app import build_app
 from agent_runtime.server.dependencies import Service
 from agent_runtime.server.uvicorn_server import connection_settings

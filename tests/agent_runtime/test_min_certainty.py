@@ -20,11 +20,9 @@ from agent_runtime.apply import pipeline as applier
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.client import local
 from agent_runtime.errors import EditRefused, ModelUnavailable
-from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.llm.model_slot import ModelOnDemand
+from agent_runtime.llm.interface import ModelMerge, ModelOnDemand, ModelTask
 from agent_runtime.mcp.backends import LocalBackend, make_local_applier
-from agent_runtime.progress import ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.serialization import fault_of, problem_of
 from agent_runtime.types import (
     CERTAINTIES,

@@ -15,8 +15,7 @@ import pytest
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.llm.interface import Merger, ModelMerge, ModelTask
-from agent_runtime.progress import ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import Options
 from benchmarks.apply.__main__ import summarise
 from benchmarks.apply.growth import measure_growth

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent_runtime.errors import Stale
-from agent_runtime.workspace.writer import replace_file
+from agent_runtime.workspace.workspace import replace_file
 from editor import codec
 from editor.errors import EditSyntaxError
 from editor.formats import parse

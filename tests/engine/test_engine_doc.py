@@ -14,10 +14,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from agent_runtime.models.bf16_copy import locate_copy
 from agent_runtime.models.config import ModelSettings
 from agent_runtime.models.loader import load_model
-from agent_runtime.models.store import ModelStore, resolve
+from agent_runtime.models.store import ModelStore, locate_copy, resolve
 from agent_runtime.process import build_environment
 from engine.engine_config import EngineConfig
 from engine.scheduler import SchedulerConfig

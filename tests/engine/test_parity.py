@@ -13,9 +13,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from agent_runtime.models.bf16_copy import locate_copy
 from agent_runtime.models.config import LoadOptions, ModelSettings
-from agent_runtime.models.store import ModelStore, resolve
+from agent_runtime.models.store import ModelStore, locate_copy, resolve
 from agent_runtime.wiring import open_model
 from engine.decoder import Decoder
 from engine.engine import Engine

@@ -16,8 +16,7 @@ import uvicorn
 
 from agent_runtime.access import AccessScope, new_token
 from agent_runtime.apply.pipeline import Applier
-from agent_runtime.llm.interface import Merger
-from agent_runtime.llm.model_slot import ModelSlot
+from agent_runtime.llm.interface import Merger, ModelSlot
 from agent_runtime.server.app import build_app
 from agent_runtime.server.dependencies import Service
 from agent_runtime.server.token_file import LiveTokens, TokenFile

@@ -18,8 +18,7 @@ import pytest
 from agent_runtime.errors import BadFile, BadRequest, FileMissing, HunkError, OutsideRoot, Stale
 from agent_runtime.workspace import sandbox
 from agent_runtime.workspace.sandbox import ConfinedFolder
-from agent_runtime.workspace.workspace import Workspace
-from agent_runtime.workspace.writer import FileChange, write_files
+from agent_runtime.workspace.workspace import FileChange, Workspace, write_files
 from tests.security.guarded import Guarded, guarded
 
 MOST_SECONDS = 30.0

@@ -24,8 +24,7 @@ import pytest
 
 from agent_runtime.workspace.journal import Journal
 from agent_runtime.workspace.sandbox import ConfinedFolder
-from agent_runtime.workspace.workspace import Workspace
-from agent_runtime.workspace.writer import FileChange, write_files
+from agent_runtime.workspace.workspace import FileChange, Workspace, write_files
 from tests.models import RealModel
 
 # The power of a simulated disk is cut at every call.

@@ -20,9 +20,8 @@ from starlette.types import Message
 from agent_runtime.access import Principal
 from agent_runtime.errors import BadRequest
 from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.progress import Piece, ProgressListener
 from agent_runtime.quotas import Shares
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import Piece, ProgressListener, RequestContext
 from agent_runtime.server.app import MAX_BODY_BYTES
 from agent_runtime.server.auth import PRINCIPAL_KEY
 from agent_runtime.server.host_guard import MAX_HEADERS

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from agent_runtime.errors import BadFile, Stale
-from agent_runtime.workspace import journal as locking
-from agent_runtime.workspace import record_copies, writer
+from agent_runtime.workspace import journal as journal_module
+from agent_runtime.workspace import workspace as writer
 from agent_runtime.workspace.journal import Journal
 from agent_runtime.workspace.recovery import recover
 from agent_runtime.workspace.sandbox import ConfinedFolder
-from agent_runtime.workspace.workspace import Workspace
-from agent_runtime.workspace.writer import FileChange, write_files
+from agent_runtime.workspace.workspace import FileChange, Workspace, write_files
+from repo_cache.files import open_below
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -463,12 +463,15 @@ def test_no_edit_is_lost_to_a_process_of_the_command_line(folder: Path) -> None:
 
 
 def test_without_a_descriptor_left_a_write_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> int:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    for caller in ("_open_folders", "find_copies"):
 
-    for module in (locking, record_copies):
+        def fail(*arguments: Any, caller: str = caller) -> int:
+            if sys._getframe(1).f_code.co_name == caller:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return open_below(*arguments)
+
         with monkeypatch.context() as patch:
-            patch.setattr(module, "open_below", fail)
+            patch.setattr(journal_module, "open_below", fail)
             with pytest.raises(BadFile, match="Too many open files"):
                 write_files(ConfinedFolder(folder), changes(), Journal(folder.parent / "journals", folder))
     assert files_of(folder) == OLD

@@ -15,10 +15,9 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic_core import to_json
 
 from agent_runtime.errors import BadRequest, EditRefused, HunkError, UnknownModel, Unsupported
-from agent_runtime.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size
+from agent_runtime.files import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size
 from agent_runtime.llm.interface import ChatRequest
-from agent_runtime.progress import NO_PROGRESS, Piece, ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import NO_PROGRESS, Piece, ProgressListener, RequestContext
 from agent_runtime.serialization import problem_of
 from agent_runtime.server.auth import require
 from agent_runtime.server.dependencies import Service

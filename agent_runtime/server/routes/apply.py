@@ -16,9 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationErr
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import BadRequest, HunkError, OutsideRoot, Stale, TooManyRequests, Unsupported
-from agent_runtime.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size
-from agent_runtime.progress import NO_PROGRESS, FirstTokenTimer, ProgressFanOut, ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.files import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size
+from agent_runtime.request_context import NO_PROGRESS, FirstTokenTimer, ProgressFanOut, ProgressListener, RequestContext
 from agent_runtime.server.auth import require
 from agent_runtime.server.dependencies import Service
 from agent_runtime.server.events import answer_request

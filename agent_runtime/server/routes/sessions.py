@@ -26,10 +26,9 @@ from agent_runtime.errors import (
     TooManyRequests,
     WorkspaceMissing,
 )
-from agent_runtime.limits import MAX_EDIT_BYTES, check_size
-from agent_runtime.models.catalogue import get_session_reuse
-from agent_runtime.progress import FirstTokenTimer, ProgressFanOut, ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.files import MAX_EDIT_BYTES, check_size
+from agent_runtime.models.config import get_session_reuse
+from agent_runtime.request_context import FirstTokenTimer, ProgressFanOut, ProgressListener, RequestContext
 from agent_runtime.server.auth import require
 from agent_runtime.server.dependencies import Service
 from agent_runtime.server.events import answer_request

@@ -16,8 +16,7 @@ import pytest
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.apply.rule_process import RuleProcessError, RuleProcesses
 from agent_runtime.errors import BadFile, Cancelled, EditRefused, HunkError
-from agent_runtime.progress import NO_PROGRESS, ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import NO_PROGRESS, ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest
 from tests.agent_runtime.scripted import ScriptedMerger
 

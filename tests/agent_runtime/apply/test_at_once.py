@@ -11,8 +11,14 @@ import pytest
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import Cancelled, EditRefused, ModelFailed
 from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.progress import MAX_CONCURRENT_FILES, NO_PROGRESS, Piece, ProgressListener, run_concurrently
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import (
+    MAX_CONCURRENT_FILES,
+    NO_PROGRESS,
+    Piece,
+    ProgressListener,
+    RequestContext,
+    run_concurrently,
+)
 from agent_runtime.types import AnswerTrace, ApplyRequest, ApplyResult, PatchRequest, Usage
 from editor import execution
 from editor.execution import check_stopped

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent_runtime.apply.pipeline import Applier
-from agent_runtime.edit_selection import edit_for, render_blocks
+from agent_runtime.apply.pipeline import Applier, edit_for
 from agent_runtime.errors import EditRefused
+from agent_runtime.llm.interface import render_blocks
 from agent_runtime.types import ApplyRequest
 from editor.formats import parse, parse_files
 from editor.types import Check

@@ -11,8 +11,7 @@ import pytest
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import BadRequest, EditRefused, ModelUnavailable
 from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.progress import ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest
 from tests.agent_runtime.scripted import ScriptedMerger
 

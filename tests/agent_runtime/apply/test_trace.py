@@ -15,7 +15,7 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import read_gguf_tokenizer
-from agent_runtime.progress import NO_PROGRESS, Piece, ProgressListener
+from agent_runtime.request_context import NO_PROGRESS, Piece, ProgressListener
 from agent_runtime.serialization import result_from_json, result_to_json
 from agent_runtime.types import AnswerTrace, ApplyRequest, ApplyResult, PatchRequest
 from engine.engine_config import EngineConfig

@@ -24,7 +24,7 @@ from agent_runtime.errors import (
     Unauthorized,
     UnknownModel,
 )
-from agent_runtime.progress import Piece
+from agent_runtime.request_context import Piece
 from agent_runtime.serialization import problem_of, result_to_json
 from agent_runtime.testing import Events, FakeService, Lines, Reply, merged_result
 from agent_runtime.types import ApplyRequest, PatchRequest, Reason

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent_runtime import ApplyRequest, Client, Phase, Tokens
 from agent_runtime.client.responses import LineReader
-from agent_runtime.progress import Piece
+from agent_runtime.request_context import Piece
 from agent_runtime.serialization import result_to_json
 from agent_runtime.testing import merged_result
 

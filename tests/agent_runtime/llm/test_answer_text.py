@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runtime.llm.answer_text import follower, prompt_runs
-from agent_runtime.progress import NO_PROGRESS, Piece, ProgressListener
+from agent_runtime.llm.generate import follower, prompt_runs
+from agent_runtime.request_context import NO_PROGRESS, Piece, ProgressListener
 from agent_runtime.types import AnswerTrace
 from engine.stop_strings import StopFinder
 from engine.types import GenerationRequest, GenerationResult, GenerationStep, GenerationUsage

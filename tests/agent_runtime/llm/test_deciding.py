@@ -17,13 +17,12 @@ from agent_runtime.llm import scorer
 from agent_runtime.llm.generate import Run
 from agent_runtime.llm.interface import ModelChoice, ModelTask
 from agent_runtime.llm.merger import ModelMerger
-from agent_runtime.llm.region_questions import scope_of
+from agent_runtime.llm.questions import scope_of
 from agent_runtime.llm.scorer import NUM_BEHIND, score_answers, siblings, sound
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import read_gguf_tokenizer
-from agent_runtime.progress import NO_PROGRESS, ProgressListener
 from agent_runtime.prompt import ApplyPrompt
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import NO_PROGRESS, ProgressListener, RequestContext
 from agent_runtime.serialization import result_from_json, result_to_json
 from agent_runtime.types import ApplyRequest, ApplyResult
 from editor.formats import parse

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_runtime.llm.file_encoder import FileEncoder
+from agent_runtime.llm.questions import FileEncoder
 from repo_cache.chunks import cut_spans
 from repo_cache.errors import TokenizerError
 from repo_cache.incremental import encode_text

@@ -11,12 +11,11 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import Busy, TooLarge
 from agent_runtime.llm.interface import ModelTask
 from agent_runtime.llm.merger import MAX_LINES_AGAIN, ModelMerger, draft_of
-from agent_runtime.llm.region_questions import questions, scope_of
+from agent_runtime.llm.questions import questions, scope_of
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
-from agent_runtime.progress import NO_PROGRESS
 from agent_runtime.prompt import build_prompt
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import NO_PROGRESS, RequestContext
 from agent_runtime.types import ApplyRequest, ApplyResult, GivenScope
 from editor.formats import parse
 from editor.grammars import find_language

@@ -20,8 +20,7 @@ from agent_runtime.llm.interface import ModelTask
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import read_gguf_tokenizer
-from agent_runtime.progress import NO_PROGRESS, ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import NO_PROGRESS, ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest
 from editor.formats import parse
 from editor.merge import merge

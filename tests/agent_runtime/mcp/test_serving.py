@@ -19,7 +19,7 @@ import pytest
 
 from agent_runtime.access import AccessScope, new_token
 from agent_runtime.errors import BadRequest
-from agent_runtime.llm.model_slot import ModelOnDemand
+from agent_runtime.llm.interface import ModelOnDemand
 from agent_runtime.mcp.backends import LocalBackend, make_local_applier
 from agent_runtime.mcp.server import SessionLimit
 from agent_runtime.server.request_body import BodyLimit

@@ -19,7 +19,7 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.apply.rule_process import RuleProcesses
 from agent_runtime.client import Client
 from agent_runtime.errors import ModelUnavailable
-from agent_runtime.llm.model_slot import ModelOnDemand
+from agent_runtime.llm.interface import ModelOnDemand
 from agent_runtime.mcp import tools
 from agent_runtime.mcp.backends import (
     Backend,
@@ -31,8 +31,7 @@ from agent_runtime.mcp.backends import (
     make_remote_applier,
 )
 from agent_runtime.mcp.responses import MAX_READ_CHARACTERS, read_response
-from agent_runtime.progress import ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest, ApplyResult, Mode, Options
 from tests.agent_runtime.mcp.agents import asking, called, over_http, served, text_of
 from tests.agent_runtime.scripted import ScriptedMerger

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 import agent_runtime
-from agent_runtime.models.catalogue import CatalogueEntry
+from agent_runtime.models.config import CatalogueEntry
 from agent_runtime.models.store import ModelStore
 
 PART_BYTES = 1 << 20

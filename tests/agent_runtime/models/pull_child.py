@@ -8,13 +8,13 @@ import sys
 
 from agent_runtime.cli.models import models
 from agent_runtime.errors import HunkError
-from agent_runtime.models import catalogue
-from agent_runtime.models.catalogue import CatalogueEntry
+from agent_runtime.models import config
+from agent_runtime.models.config import CatalogueEntry
 
 if __name__ == "__main__":
     # A shell that starts the tests in the background has them ignore Ctrl-C, and we would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    catalogue.CATALOGUE = (CatalogueEntry(**json.loads(sys.argv.pop(1))),)
+    config.CATALOGUE = (CatalogueEntry(**json.loads(sys.argv.pop(1))),)
     try:
         models()
     except HunkError as fault:

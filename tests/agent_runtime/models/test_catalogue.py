@@ -7,7 +7,7 @@ import re
 import pytest
 
 from agent_runtime.errors import UnknownModel
-from agent_runtime.models.catalogue import CATALOGUE, CatalogueEntry, find_entry, get_session_reuse
+from agent_runtime.models.config import CATALOGUE, CatalogueEntry, find_entry, get_session_reuse
 
 
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)

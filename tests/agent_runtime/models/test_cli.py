@@ -9,15 +9,14 @@ from typer.testing import CliRunner, Result
 
 from agent_runtime.cli.models import models
 from agent_runtime.errors import BadRequest, CorruptModel, ModelUnavailable, UnknownModel
-from agent_runtime.models import catalogue
-from agent_runtime.models.bf16_copy import locate_copy
-from agent_runtime.models.store import ModelStore, resolve
+from agent_runtime.models import config
+from agent_runtime.models.store import ModelStore, locate_copy, resolve
 from tests.agent_runtime.models.conftest import CDN_PATH, CONTENT, ENTRY, FileServer, StartPull
 
 
 @pytest.fixture(autouse=True)
 def tiny_catalogue(store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "CATALOGUE", (ENTRY,))
+    monkeypatch.setattr(config, "CATALOGUE", (ENTRY,))
     monkeypatch.setenv("HUNK_CACHE", str(store.root))
 
 

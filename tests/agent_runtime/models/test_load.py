@@ -17,19 +17,21 @@ from tokenizers.models import BPE
 
 from agent_runtime.doctor.speed import find_measured_speed
 from agent_runtime.errors import CorruptModel
-from agent_runtime.models.bf16_copy import (
+from agent_runtime.models.config import LoadOptions, ModelSettings, Quantize
+from agent_runtime.models.loader import LoadedModel, check_range, load_model
+from agent_runtime.models.store import (
+    ModelFiles,
+    ModelStore,
     find_copy,
     hash_file,
     is_sealed,
     load_cache_key,
     locate_copy,
     remove_damaged_copy,
+    resolve,
     save_copy,
     seal_copy,
 )
-from agent_runtime.models.config import LoadOptions, ModelSettings, Quantize
-from agent_runtime.models.loader import LoadedModel, check_range, load_model
-from agent_runtime.models.store import ModelFiles, ModelStore, resolve
 from agent_runtime.models.tokenizer import open_tokenizer, read_folder_tokenizer
 from agent_runtime.wiring import open_model
 from engine.decoder import Decoder
@@ -152,7 +154,7 @@ def test_a_seal_tells_its_source_its_files_and_its_key(tmp_path: Path) -> None:
 
 
 def test_to_verify_a_copy_is_to_hash_it_whatever_its_times_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent_runtime.models.bf16_copy._read_stamp", lambda _: [0])
+    monkeypatch.setattr("agent_runtime.models.store._read_stamp", lambda _: [0])
     (tmp_path / "model.gguf").write_bytes(b"source")
     files, cache = ModelFiles("gguf", tmp_path / "model.gguf", "model"), tmp_path / "cache"
     copy = locate_copy(files, cache)

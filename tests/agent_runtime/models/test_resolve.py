@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent_runtime.errors import CorruptModel, ModelUnavailable, UnknownModel
-from agent_runtime.models import catalogue
+from agent_runtime.models import config
 from agent_runtime.models.store import INDEX_NAME, ModelFiles, ModelStore, resolve
 from tests.agent_runtime.models.conftest import CONTENT, ENTRY
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_catalogue_name(store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "CATALOGUE", (ENTRY,))
+    monkeypatch.setattr(config, "CATALOGUE", (ENTRY,))
     with pytest.raises(ModelUnavailable, match="hunk models pull tiny"):
         resolve("tiny", store)
     store.folder(ENTRY).mkdir(parents=True)

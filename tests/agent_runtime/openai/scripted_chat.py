@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from agent_runtime.errors import Cancelled, HunkError
 from agent_runtime.llm.interface import ChatAnswer, ChatRequest
-from agent_runtime.progress import Piece, ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import Piece, ProgressListener, RequestContext
 from agent_runtime.types import SourceUsage, Usage
 from tests.agent_runtime.scripted import ScriptedMerger
 

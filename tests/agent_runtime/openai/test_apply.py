@@ -13,8 +13,7 @@ import pytest
 from openai import OpenAI
 
 from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.progress import Piece, ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import Piece, ProgressListener, RequestContext
 from agent_runtime.server.dependencies import Service
 from agent_runtime.telemetry.observer import Observer, RequestOutcome
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger

@@ -13,9 +13,8 @@ from agent_runtime.errors import BadRequest, Cancelled, DeadlinePassed, TooLarge
 from agent_runtime.llm.chat import LoadedChat, prompt_ids
 from agent_runtime.llm.interface import ChatAnswer, ChatMessage, ChatRequest, ReadyPrompt
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.progress import NO_PROGRESS, Piece, ProgressListener
 from agent_runtime.prompt.chat_template import ChatTemplate
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import NO_PROGRESS, Piece, ProgressListener, RequestContext
 from tests.agent_runtime.openai.conftest import CODE, CONTEXT, REPEAT
 
 QUESTION = (ChatMessage("system", "You repeat code."), ChatMessage("user", f"{REPEAT}\n{CODE}"))

@@ -16,7 +16,7 @@ from typing import Any
 import uvicorn
 
 from agent_runtime.apply.pipeline import Applier
-from agent_runtime.llm.model_slot import ModelSlot
+from agent_runtime.llm.interface import ModelSlot
 from agent_runtime.server import uvicorn_server as serving
 from agent_runtime.server.app import build_app
 from agent_runtime.server.dependencies import Service

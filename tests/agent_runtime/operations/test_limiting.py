@@ -21,10 +21,9 @@ from agent_runtime.access import LOCAL, NAME, Principal
 from agent_runtime.errors import TooManyRequests
 from agent_runtime.llm.generate import Run, run_together
 from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.progress import NO_PROGRESS, ProgressListener
 from agent_runtime.quotas import FairQueue, TenantLimits, TenantRateLimiter
 from agent_runtime.quotas.tenants import TokenBucket
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import NO_PROGRESS, ProgressListener, RequestContext
 from agent_runtime.server.auth import PRINCIPAL_KEY, holder_of
 from agent_runtime.server.dependencies import Service
 from agent_runtime.telemetry.observer import RequestOutcome

@@ -15,9 +15,8 @@ import httpx
 import pytest
 
 from agent_runtime.llm.interface import ChatAnswer, ChatRequest, ModelMerge, ModelTask
-from agent_runtime.progress import ProgressListener
 from agent_runtime.quotas import CpuSlots
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import ProgressListener, RequestContext
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger, ScriptedChat
 from tests.agent_runtime.recording_slots import RecordingSlots
 from tests.agent_runtime.scripted import ScriptedMerger

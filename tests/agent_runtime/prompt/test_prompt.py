@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_runtime.errors import CorruptModel
-from agent_runtime.models.catalogue import CATALOGUE
+from agent_runtime.models.config import CATALOGUE
 from agent_runtime.prompt import (
     DEFAULT,
     FORMS,
@@ -20,7 +20,7 @@ from agent_runtime.prompt import (
     find_form,
 )
 from agent_runtime.prompt.chat_template import ChatTemplate
-from agent_runtime.prompt.examples import Example
+from agent_runtime.prompt.forms import Example
 from editor.formats import parse
 from editor.merge import merge
 from editor.types import Merged, Unresolved

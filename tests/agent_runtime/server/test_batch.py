@@ -13,8 +13,7 @@ import httpx
 import pytest
 
 from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.progress import ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.server.routes import apply as apply_batch
 from agent_runtime.server.routes.apply import MAX_CONCURRENT_REQUESTS, MAX_REQUESTS
 from tests.agent_runtime.scripted import ScriptedMerger

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent_runtime.progress import Piece
+from agent_runtime.request_context import Piece
 from agent_runtime.server.events import MAX_PIECES, EventQueue
 
 STEPS = st.lists(

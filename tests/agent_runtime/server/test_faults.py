@@ -12,8 +12,7 @@ import httpx
 import pytest
 
 from agent_runtime.llm.interface import ModelTask
-from agent_runtime.progress import ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.server.request_body import MAX_DEPTH
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import serving

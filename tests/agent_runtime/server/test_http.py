@@ -17,10 +17,9 @@ import pytest
 
 from agent_runtime.client import Client
 from agent_runtime.errors import CorruptModel, EditRefused, HunkError, NoConnection, Stale
-from agent_runtime.limits import MAX_FILE_BYTES
+from agent_runtime.files import MAX_FILE_BYTES
 from agent_runtime.llm.interface import ModelTask
-from agent_runtime.progress import ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.server.app import MAX_BODY_BYTES
 from agent_runtime.types import ApplyRequest, ReuseName
 from tests.agent_runtime.scripted import ScriptedMerger

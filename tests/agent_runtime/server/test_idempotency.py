@@ -15,8 +15,7 @@ import pytest
 
 from agent_runtime.errors import BadRequest, Busy, HunkError, KeyReused, ModelFailed
 from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.progress import ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.server.idempotency import BYTES_BESIDE, IdempotencyStore
 from agent_runtime.server.responses import EncodedAnswer
 from tests.agent_runtime.scripted import ScriptedMerger

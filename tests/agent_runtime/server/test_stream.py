@@ -16,8 +16,7 @@ from httpx_sse import ServerSentEvent, connect_sse
 
 from agent_runtime.errors import Busy, Cancelled, ModelFailed, Stale
 from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.progress import Piece, ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import Piece, ProgressListener, RequestContext
 from agent_runtime.server import events as apply_stream
 from agent_runtime.server.uvicorn_server import PatientConnection
 from agent_runtime.types import Usage

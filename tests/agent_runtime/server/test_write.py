@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.progress import ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.server.dependencies import Service
 from agent_runtime.telemetry.observer import Observer, RequestOutcome
 from agent_runtime.types import Usage

@@ -14,9 +14,8 @@ from agent_runtime.llm.interface import ChatAnswer, ChatModel, ChatRequest, Read
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
-from agent_runtime.progress import ProgressListener
 from agent_runtime.prompt import PromptForm
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.session import ServerSession
 from agent_runtime.workspace.workspace import Workspace
 from engine.decoder import Decoder

@@ -12,8 +12,7 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import EditRefused, FileMissing, ModelUnavailable
 from agent_runtime.llm.interface import ChatAnswer, ChatRequest, Merger, ReadyPrompt
 from agent_runtime.models.tokenizer import TokenizerBundle
-from agent_runtime.progress import ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.session import PREAMBLE, ServerSession
 from agent_runtime.types import ReuseName, Usage
 from agent_runtime.workspace.workspace import Workspace

@@ -24,8 +24,7 @@ from agent_runtime.errors import (
     Stale,
     TooLarge,
 )
-from agent_runtime.progress import NO_PROGRESS, ProgressListener
-from agent_runtime.request_context import RequestContext
+from agent_runtime.request_context import NO_PROGRESS, ProgressListener, RequestContext
 from agent_runtime.session import PREAMBLE, HistoryMessage, SeenFile, ServerSession
 from agent_runtime.session import files as session_files
 from agent_runtime.types import total_usage

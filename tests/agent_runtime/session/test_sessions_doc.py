@@ -7,8 +7,9 @@ import io
 import re
 from pathlib import Path
 
-from agent_runtime.session import files, registry
+from agent_runtime.session import files
 from agent_runtime.session import session as one_session
+from agent_runtime.session import session as sessions
 from tests.agent_runtime.serving import serving
 from tests.agent_runtime.session.conftest import A, Served
 
@@ -34,7 +35,7 @@ def test_the_limits_are_those_that_hold() -> None:
     for said in (
         f"{files.MAX_SESSION_FILES}, of {files.MAX_BYTES / 1e6:.1f} MB together",
         f"{one_session.MAX_ANSWER_TOKENS:,} tokens by default",
-        f"{registry.MAX_OF_TENANT} per tenant and {registry.MAX_IN_ALL} in all",
+        f"{sessions.MAX_OF_TENANT} per tenant and {sessions.MAX_IN_ALL} in all",
     ):
         assert said in limits
-    assert registry.IDLE_SECONDS == 3600, "an hour"
+    assert sessions.IDLE_SECONDS == 3600, "an hour"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent_runtime.errors import BadFile, BadRequest, FileMissing, OutsideRoot, TooLarge
-from agent_runtime.limits import MAX_FILE_BYTES, read_file
+from agent_runtime.files import MAX_FILE_BYTES, read_file
 from agent_runtime.types import Action, FileResult
 from agent_runtime.workspace.workspace import Workspace
 

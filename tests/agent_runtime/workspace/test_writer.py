@@ -16,7 +16,7 @@ from agent_runtime.errors import BadFile, FileMissing, OutsideRoot, Stale
 from agent_runtime.workspace import recovery
 from agent_runtime.workspace.journal import Journal
 from agent_runtime.workspace.sandbox import ConfinedFolder
-from agent_runtime.workspace.writer import FileChange, replace_file, write_files
+from agent_runtime.workspace.workspace import FileChange, replace_file, write_files
 
 OLD, NEW = b"old\n", b"new\n"
 OLD_HASH = sha256(OLD).hexdigest()
@@ -230,7 +230,7 @@ def test_a_file_that_changes_after_all_were_looked_at_is_left_alone(
         (folder / "c").write_bytes(b"somebody else's")
 
     write_new = recovery.create_file
-    monkeypatch.setattr("agent_runtime.workspace.writer.create_file", write_beside)
+    monkeypatch.setattr("agent_runtime.workspace.workspace.create_file", write_beside)
     with pytest.raises(Stale) as stale:
         write(folder, *changes())
     assert stale.value.current_sha256 == digest(b"somebody else's")

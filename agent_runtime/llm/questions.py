@@ -1,0 +1,144 @@
+"""The questions to the model about one edit, one for each region that it can touch, and the tokens of their texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent_runtime.llm.interface import ModelTask, render_blocks
+from agent_runtime.types import GivenScope
+from editor import scope as editor_scope
+from editor.grammars import find_language
+from editor.lazy.merge import render_snippet
+from editor.scope import Region, Scope
+from editor.types import ParsedEdit, Sketch
+from repo_cache import syntax as repo_syntax
+from repo_cache.chunks import cut_spans
+from repo_cache.incremental import encode_text, find_text_change, reencode, restore_text
+from repo_cache.tokenizer import BPETokenizer
+from repo_cache.types import FileTokens
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    r"""One region and what a model has to know of it: texts without their final newline.
+
+    `merges` and `prediction` are guesses at the answer, whose lines all end with "\n": the editor's, best first, and
+    the sender's.
+    """
+
+    region: Region
+    file_text: str
+    edit_text: str
+    merges: tuple[str, ...]
+    prediction: str | None
+
+
+def scope_of(task: ModelTask) -> Scope:
+    """The regions that the request's `scope` asks for."""
+    if task.request.scope == "file":
+        return whole_file(task)
+    return editor_scope.find_regions(task.text, task.edit, task.by_rule, find_language(task.request.path))
+
+
+def whole_file(task: ModelTask) -> Scope:
+    """All of the file as one region."""
+    return editor_scope.build_whole_scope(task.text, task.edit, task.by_rule)
+
+
+def questions(task: ModelTask, scope: Scope) -> list[Question]:
+    """The questions of a scope's regions, in the order of the file."""
+    expected: tuple[str, ...] | None = None
+    if task.request.prediction is not None:
+        expected = editor_scope.cut(task.text, _normalize_prediction(task.request.prediction), scope.regions)
+    return [
+        Question(
+            region=region,
+            file_text=region.text.removesuffix("\n"),
+            edit_text=_edit_text(task, region.edit),
+            merges=region.candidates,
+            prediction=None if expected is None else expected[number],
+        )
+        for number, region in enumerate(scope.regions)
+    ]
+
+
+def describe_scope(scope: Scope) -> GivenScope:
+    """The scope as the answer tells it."""
+    regions = tuple((region.first_line + 1, region.end_line) for region in scope.regions if region.num_lines)
+    num_lines = sum(region.num_lines for region in scope.regions)
+    return GivenScope("file" if scope.whole else "regions", regions, num_lines, scope.num_lines)
+
+
+def _edit_text(task: ModelTask, part: ParsedEdit | None) -> str:
+    if part is None:
+        return task.request.edit.strip("\n")
+    if isinstance(part.changes, Sketch):
+        return render_snippet(part.changes, find_language(task.request.path))
+    return render_blocks(part).removesuffix("\n")
+
+
+def _normalize_prediction(prediction: str) -> str:
+    r"""A prediction with "\n" lines and no BOM, as the texts are that the model sees."""
+    return prediction.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+NEAR_BYTES = 512
+"""A text that differs from the file in a longer stretch is encoded whole, word by word: each word is cached."""
+
+
+class FileEncoder:
+    """The tokenizer of one question: every text gets the ids that it has alone, for what of it is not the file's.
+
+    A prompt holds the file, its draft the file again, with its closing tag: of those, only what lies around the
+    difference is encoded (`repo_cache.incremental`, which proves it exact). For 4,400 tokens that takes 0.1 ms, where
+    the whole file takes 12 ms, and 2 to 5 ms word by word.
+    """
+
+    def __init__(self, tokenizer: BPETokenizer, path: str, text: str, known: FileTokens | None = None) -> None:
+        """`path` tells the language. `known` are the tokens of just this text, where they are at hand.
+
+        Raises TokenizerError for a byte that the vocabulary lacks.
+        """
+        self._tokenizer = tokenizer
+        self._path = path
+        self._known = known
+        data = text.encode()
+        self._file = encode_text(tokenizer, data) if known is None else restore_text(tokenizer, known.token_ids, data)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text in which nothing is a control token; raises TokenizerError."""
+        data = text.encode()
+        change = find_text_change(self._file.data, data)
+        if change is not None and change.new_end - change.start > NEAR_BYTES:
+            (ids,) = self._tokenizer.encode_batch([text])
+        else:
+            ids = reencode(self._tokenizer, self._file, data).text.token_ids
+        found: list[int] = ids.tolist()
+        return found
+
+    def encode_template(self, text: str) -> list[int]:
+        """Ids of a text of ours, in which names of control tokens are control tokens."""
+        return self._tokenizer.encode_template(text)
+
+    def span_ends(self, token_ids: list[int]) -> list[int]:
+        """Return the ends of the file's spans in the ids of its text, or of its text without the final newline:
+        ascending.
+        """
+        own = self._file.token_ids
+        num_same = len(own) if len(token_ids) >= len(own) else len(token_ids)
+        differs = np.flatnonzero(own[:num_same] != np.array(token_ids[:num_same], np.uint32))
+        num_same = int(differs[0]) if len(differs) else num_same
+        ends = [end for end in self._ends.tolist() if end <= num_same and end < len(token_ids)]
+        return [*ends, len(token_ids)] if token_ids else []
+
+    @cached_property
+    def _ends(self) -> NDArray[np.uint32]:
+        """Return the ends of the spans of the whole text, which parses it unless they are known."""
+        if self._known is not None:
+            return self._known.spans.ends
+        language = repo_syntax.find_language(self._path)
+        return cut_spans(self._file, language, self._tokenizer.fingerprint).spans.ends
