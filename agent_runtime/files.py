@@ -28,14 +28,14 @@ def read_file(path: Path) -> bytes:
     """Return the bytes of a regular file; raises FileMissing, TooLarge or BadFile, which say what to do."""
     try:
         check_regular(path.stat(), str(path))  # before opening, which alone can start a device
-        return bytes_of(os.open(path, OPEN_FLAGS), str(path))
+        return read_descriptor(os.open(path, OPEN_FLAGS), str(path))
     except FileNotFoundError:
         raise FileMissing(f"there is no file {path}") from None
     except (OSError, ValueError) as error:
         raise BadFile(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def bytes_of(descriptor: int, name: str, limit: int = MAX_FILE_BYTES) -> bytes:
+def read_descriptor(descriptor: int, name: str, limit: int = MAX_FILE_BYTES) -> bytes:
     """Read an open file and close it; raises TooLarge, BadFile if it is no regular file, or OSError.
 
     Checks the opened file, since its path may name another one by now. Reads at most one byte more than the limit, even

@@ -109,7 +109,7 @@ def reason_from_json(reason: Mapping[str, Any]) -> Reason:
     return Reason(**_select_known(Reason, reason) | {"candidates": candidates})
 
 
-def problem_of(fault: HunkError) -> dict[str, Any]:
+def problem_to_json(fault: HunkError) -> dict[str, Any]:
     """An error as RFC 9457 problem details, with what its class carries as extension members."""
     problem: dict[str, Any] = {
         "type": PROBLEM_TYPE + fault.kind,
@@ -128,7 +128,7 @@ def problem_of(fault: HunkError) -> dict[str, Any]:
     return problem
 
 
-def fault_of(problem: Mapping[str, Any]) -> HunkError:
+def problem_from_json(problem: Mapping[str, Any]) -> HunkError:
     """The error that a service's problem stands for, so that callers see one error tree near and far."""
     detail, kind = str(problem.get("detail", "")), str(problem.get("type", "")).removeprefix(PROBLEM_TYPE)
     if kind == Stale.kind:

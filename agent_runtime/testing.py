@@ -13,11 +13,11 @@ from typing import Any
 import anyio
 import httpx
 
-from agent_runtime.apply.result import file_diff
+from agent_runtime.apply.result import render_file_diff
 from agent_runtime.client.apply_calls import BatchItem
 from agent_runtime.client.responses import Phase, Tokens
 from agent_runtime.errors import HunkError
-from agent_runtime.serialization import problem_of, result_to_json
+from agent_runtime.serialization import problem_to_json, result_to_json
 from agent_runtime.types import ApplyResult, FileResult, Usage
 
 
@@ -78,7 +78,7 @@ def merged_result(original: str, merged: str, path: str = "") -> ApplyResult:
         path=path,
         status="merged" if merged != original else "noop",
         merged=merged,
-        diff=file_diff(original, merged, path or "file", ""),
+        diff=render_file_diff(original, merged, path or "file", ""),
         method="deterministic",
         rung="exact",
         candidates=1,
@@ -100,7 +100,7 @@ def to_reply(scripted: ApplyResult | HunkError | Mapping[str, Any] | list[Any] |
         headers = {"content-type": "application/problem+json"}
         if scripted.retry_after_s is not None:
             headers["retry-after"] = str(ceil(scripted.retry_after_s))
-        return Reply(problem_of(scripted), scripted.http_status, headers)
+        return Reply(problem_to_json(scripted), scripted.http_status, headers)
     return Reply(scripted)
 
 
@@ -115,14 +115,14 @@ def _to_event(event: Event) -> tuple[str, Any]:
     if isinstance(event, Tokens):
         return "tokens", {"region": event.region, "pieces": [asdict(piece) for piece in event.pieces]}
     if isinstance(event, HunkError):
-        return "problem", problem_of(event)
+        return "problem", problem_to_json(event)
     return "result", result_to_json(event) if isinstance(event, ApplyResult) else event
 
 
 def _encode_item(item: BatchItem) -> dict[str, Any]:
     outcome = item.outcome
     if isinstance(outcome, HunkError):
-        return {"id": None, "index": item.index, "status": outcome.http_status, "problem": problem_of(outcome)}
+        return {"id": None, "index": item.index, "status": outcome.http_status, "problem": problem_to_json(outcome)}
     return {"id": None, "index": item.index, "status": 200, "result": result_to_json(outcome)}
 
 

@@ -19,7 +19,7 @@ model. `scored`: a model chose one of the readings. `model`: a model wrote the m
 CERTAINTIES: tuple[Certainty, ...] = get_args(Certainty)
 """All of them, surest first."""
 
-UNSEEN: Certainty = "likely"
+WRITE_CERTAINTY: Certainty = "likely"
 """What a merge has to be at least that is written before anybody has seen it, where nothing else is asked for."""
 
 
@@ -28,28 +28,28 @@ def is_as_sure(certainty: Certainty, least: Certainty) -> bool:
     return CERTAINTIES.index(certainty) <= CERTAINTIES.index(least)
 
 
-def surest(certainties: Iterable[Certainty]) -> Certainty:
+def find_surest(certainties: Iterable[Certainty]) -> Certainty:
     """Return the surest of one or more."""
     return min(certainties, key=CERTAINTIES.index)
 
 
-def least_sure(certainties: Iterable[Certainty]) -> Certainty:
+def find_least_sure(certainties: Iterable[Certainty]) -> Certainty:
     """Return the least sure of several; `certain` of none."""
     return max(certainties, key=CERTAINTIES.index, default="certain")
 
 
-def describe(certainty: Certainty, rung: str, confidence: float | None) -> str:
+def describe_certainty(certainty: Certainty, rung: str, confidence: float | None) -> str:
     """Return in words, for a person or an agent, who made a merge and how sure that is.
 
     `confidence` is cut to whole per cents, never rounded up.
     """
     by = {"certain": f"by rule ({rung})", "likely": f"as its likeliest reading ({rung})"}.get(certainty, "by the model")
     sure = {"likely": "likely right", "scored": "chosen and checked", "model": "checked"}.get(certainty)
-    share = "" if sure is None or confidence is None else f" ({percent(confidence)})"
+    share = "" if sure is None or confidence is None else f" ({format_percent(confidence)})"
     return f"{by}, {sure or certainty}{share}"
 
 
-def percent(confidence: float) -> str:
+def format_percent(confidence: float) -> str:
     """Return a confidence in whole per cents, cut: nothing short of 1 is 100 %."""
     return f"{int(confidence * 100)} %"
 
@@ -158,12 +158,12 @@ class Options:
         return {name: value for name, value in self.options().items() if name in SENT_OPTIONS}
 
 
-def min_certainty_of(asked: Certainty | None, mode: Mode, *, write: bool) -> Certainty | None:
+def resolve_min_certainty(asked: Certainty | None, mode: Mode, *, write: bool) -> Certainty | None:
     """Return the `min_certainty` of a request to a service: what was asked for, else `UNSEEN` for what it writes.
 
     The mode `model` asks for a model by its name, so that nothing is refused for it.
     """
-    return UNSEEN if asked is None and write and mode != "model" else asked
+    return WRITE_CERTAINTY if asked is None and write and mode != "model" else asked
 
 
 SENT_OPTIONS = tuple(option.name for option in fields(Options) if option.name not in ("salt", "root"))
@@ -370,7 +370,7 @@ class FileResult:
     @property
     def summary(self) -> str:
         """Who made the merge and how sure that is, in words."""
-        return describe(self.certainty, self.rung, self.confidence)
+        return describe_certainty(self.certainty, self.rung, self.confidence)
 
     @property
     def data(self) -> bytes:

@@ -14,7 +14,7 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.apply.rule_process import RULE_SECONDS, RuleProcesses
 from agent_runtime.errors import BadRequest
 from agent_runtime.llm.interface import ModelSlot
-from agent_runtime.llm.merger import ModelMerger, warm
+from agent_runtime.llm.merger import ModelMerger, warm_up
 from agent_runtime.models.config import DEFAULT_SPAN_GIB, LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.models.loader import LoadedModel, load_model
 from agent_runtime.models.progress import Progress, SilentProgress
@@ -68,7 +68,7 @@ def model_slot(
 
     def load() -> ModelMerger:
         loaded = _load(files, settings, options, progress)
-        warm(loaded)
+        warm_up(loaded)
         if workspaces is not None:
             workspaces.set_tokenizer(loaded.text.tokenizer)
         return ModelMerger(loaded, merging.deadline_s, reuse=merging.reuse, files=workspaces)

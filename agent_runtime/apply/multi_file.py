@@ -1,7 +1,7 @@
 """Applies an edit of several files, all or none.
 
-A file's edits are one entry in the answer, however many of them there are: updates one after the other, a created file
-that is moved, a deleted one that is created anew.
+A result has one entry for each file, even if the edit changes it several times: several updates, a created file that is
+moved, or a deleted file that is created again.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from agent_runtime.apply.result import (
     NO_FILE,
     Outcome,
     Version,
+    build_file_result,
     decode,
     encode_merged,
-    file_result,
     find_refusal,
-    original_version,
-    refusal,
-    status_of,
-    unreadable,
+    get_status,
+    make_refusal,
+    make_syntax_refusal,
+    make_version,
 )
 from agent_runtime.errors import BadRequest, TooLarge
 from agent_runtime.llm.interface import ModelTask, render_blocks
@@ -34,7 +34,7 @@ from agent_runtime.types import (
     Reader,
     Reason,
     Status,
-    least_sure,
+    find_least_sure,
 )
 from editor import codec, patch_set
 from editor.errors import EditSyntaxError
@@ -46,13 +46,13 @@ from editor.verify import verify
 MAX_FILES = 1000
 
 Originals = Mapping[str, tuple[bytes, codec.SourceText]]
-"""The files that exist, by path: their bytes, and the same as text."""
+"""The existing files by path: their bytes, and their decoded text."""
 
 
 def parse_patch(request: PatchRequest, read: Reader) -> tuple[tuple[ParsedEdit, ...], Originals]:
-    """Parse the edit of each file, and the files that exist.
+    """Parse the edit of each file, and read the existing files.
 
-    Raises EditRefused, TooLarge, BadFile, BadRequest where a file is not named, and what `read` raises.
+    Raises EditRefused, TooLarge, BadFile, BadRequest if a file is not named, and what `read` raises.
     """
     edits = parse_edits(request)
     return edits, {path: (data, decode(data, path)) for path, data in read_files(edits, read).items()}
@@ -63,7 +63,7 @@ def merge_patch_by_rule(
 ) -> tuple[list[Step], dict[int, ModelTask]]:
     """Merge each edit by rules; return the steps, and the tasks for the model by the index of their step.
 
-    Raises EditRefused for the edits that neither rules nor the model may decide.
+    Raises EditRefused with all edits that neither the rules nor the model may decide.
     """
     texts = {path: source.text for path, (_, source) in originals.items()}
     merged = patch_set.merge_files(texts, edits).files
@@ -75,7 +75,7 @@ def merge_patch_by_rule(
 def build_patch_results(
     request: PatchRequest, steps: Sequence[Step], outcomes: Mapping[int, Outcome], originals: Originals
 ) -> tuple[FileResult, ...]:
-    """Verify all merges, and return the entries of the files; `outcomes` are the model's, by the index of the step."""
+    """Verify all merges, and return the results of the files; `outcomes` are the model's, by the index of the step."""
     if request.instruction:  # it counts in the checks of an approximate answer, and not in those of a set of edits
         outcomes = {at: replace(outcome, verified=None) for at, outcome in outcomes.items()}
     steps = [replace(step, by_model=outcomes.get(at)) for at, step in enumerate(steps)]
@@ -84,11 +84,11 @@ def build_patch_results(
 
 
 def parse_edits(request: PatchRequest) -> tuple[ParsedEdit, ...]:
-    """Return the edit of each file; raises EditRefused, TooLarge, or BadRequest where a file is not named."""
+    """Return the edit of each file; raises EditRefused, TooLarge, or BadRequest if a file is not named."""
     try:
         edits = parse_files(request.edit, request.format)
     except EditSyntaxError as error:
-        raise unreadable(error) from error
+        raise make_syntax_refusal(error) from error
     if len(edits) > MAX_FILES:
         raise TooLarge(f"the edit names {len(edits)} files; the limit is {MAX_FILES}")
     if not all(edit.path for edit in edits):
@@ -97,14 +97,14 @@ def parse_edits(request: PatchRequest) -> tuple[ParsedEdit, ...]:
 
 
 def read_files(edits: Sequence[ParsedEdit], read: Reader) -> dict[str, bytes]:
-    """Return the files that edits name, those that exist; raises what `read` raises."""
+    """Return those of the edits' files that exist; raises what `read` raises."""
     found = {path: read(path) for path in patch_set.list_paths(edits)}
     return {path: data for path, data in found.items() if data is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One edit, its merge by rules at its place in the set, and the model's merge if the model was asked."""
+    """One edit of the set, its merge by rules, and the model's merge if the model was asked."""
 
     edit: ParsedEdit
     by_rule: patch_set.FileResult
@@ -117,43 +117,43 @@ class Step:
 
 @dataclass(slots=True)
 class _File:
-    """One file during the set of edits: its current path and text, and the steps and checks so far."""
+    """One file during the set of edits: its current path and text, and its steps and checks so far."""
 
     path: str
     before: str | None
     text: str | None
-    now_at: str
+    current_path: str
     steps: list[Step] = field(default_factory=list)
     checks: dict[str, Check] = field(default_factory=dict)
 
     def add_step(self, step: Step) -> None:
-        """Carry out one step on this file, and verify it."""
+        """Apply one step to this file, and verify it."""
         for check in _verify(step, self.text, self.path):
             known = self.checks.get(check.name)
             if known is None or known.ok:
                 self.checks[check.name] = check
         self.steps.append(step)
-        self.text, self.now_at = step.text, step.by_rule.new_path
+        self.text, self.current_path = step.text, step.by_rule.new_path
 
     def build_result(self, originals: Originals, policy: Policy) -> FileResult:
         """Return the file's entry in the result."""
-        path = self.path if self.before is not None or self._is_noop else self.now_at
-        data, source = originals.get(self.path) or originals.get(self.now_at) or (b"", codec.decode(b""))
+        path = self.path if self.before is not None or self._is_noop else self.current_path
+        data, source = originals.get(self.path) or originals.get(self.current_path) or (b"", codec.decode(b""))
         by_model = next((step.by_model for step in self.steps if step.by_model is not None), None)
         outcome = by_model or _summarize_rules(self.steps)
         if self._is_noop:
-            after = before = original_version(data, source) if self.now_at in originals else NO_FILE
+            after = before = make_version(data, source) if self.current_path in originals else NO_FILE
             checks = self._noop_checks()
             status: Status = "noop"
         else:
-            before = NO_FILE if self.before is None else original_version(data, source)
+            before = NO_FILE if self.before is None else make_version(data, source)
             after = self._encode_result(source, by_model=by_model is not None and by_model.certainty == "model")
             checks = tuple(self.checks.values())
-            status = status_of(checks, policy)
-        move_to = self.now_at if self.now_at != path else ""
+            status = get_status(checks, policy)
+        move_to = self.current_path if self.current_path != path else ""
         action: Action = "move" if move_to else self._action
         encoding = source.encoding
-        return file_result(
+        return build_file_result(
             path, status, before, after, outcome, checks, encoding=encoding, action=action, move_to=move_to
         )
 
@@ -183,7 +183,9 @@ class _File:
 
 
 def _find_open_steps(steps: Sequence[Step], texts: Mapping[str, str], request: PatchRequest) -> set[int]:
-    """Return the indices of the steps that the model has to decide. Raises EditRefused for those that nothing may."""
+    """Return the indices of the steps that the model has to decide; raises EditRefused for those that it may not
+    decide.
+    """
     named = Counter(path for step in steps for path in (step.edit.path, step.edit.move_to) if path)
     open_steps: set[int] = set()
     reasons: list[Reason] = []
@@ -197,7 +199,7 @@ def _find_open_steps(steps: Sequence[Step], texts: Mapping[str, str], request: P
         elif is_plain and (request.mode == "model" or isinstance(outcome, Unresolved)):
             open_steps.add(at)
     if reasons:
-        raise refusal(reasons)
+        raise make_refusal(reasons)
     return open_steps
 
 
@@ -216,13 +218,13 @@ def _make_task(step: Step, texts: Mapping[str, str], request: PatchRequest) -> M
 def _group_by_file(steps: Sequence[Step], originals: Originals) -> list[_File]:
     """Group the steps by file.
 
-    Where a file was moved to a path at which another stands, an edit of that path means the other one, as in the diff
-    of two files that change places.
+    If a file was moved to the path of another file, an edit of that path means the other file, as in a diff that swaps
+    two files.
     """
     files: list[_File] = []
     for step in steps:
         path = step.by_rule.path
-        file = next((one for one in reversed(files) if one.now_at == path), None)
+        file = next((one for one in reversed(files) if one.current_path == path), None)
         if file is None or (file.path != path and path in originals):
             moved_away = any(one.path == path for one in files)
             before = originals[path][1].text if path in originals and not moved_away else None
@@ -233,7 +235,7 @@ def _group_by_file(steps: Sequence[Step], originals: Originals) -> list[_File]:
 
 
 def _verify(step: Step, before: str | None, path: str) -> tuple[Check, ...]:
-    """Return the checks of one step; none of a deleted file and of a step that changes nothing."""
+    """Return the checks of one step; none for a deleted file or a step that changes nothing."""
     text, outcome = step.text, step.by_model
     if text is None or _is_noop(step):
         return ()
@@ -260,6 +262,6 @@ def _summarize_rules(steps: Sequence[Step]) -> Outcome:
         "deterministic",
         rung,
         max((one.num_candidates for one in made), default=1),
-        least_sure(one.certainty for one in made),
+        find_least_sure(one.certainty for one in made),
         confidence=prod(known) if known else None,
     )

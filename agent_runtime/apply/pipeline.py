@@ -10,18 +10,18 @@ from functools import partial
 from agent_runtime.apply.multi_file import build_patch_results, merge_patch_by_rule, parse_patch
 from agent_runtime.apply.result import (
     Outcome,
+    build_file_result,
+    build_reason,
+    build_uncertain_reason,
     decode,
     encode_merged,
-    file_result,
     find_endings_to_change,
     find_refusal,
-    original_version,
-    reason_of,
-    refusal,
+    get_status,
+    make_refusal,
+    make_syntax_refusal,
+    make_version,
     set_path,
-    status_of,
-    unreadable,
-    unsure,
 )
 from agent_runtime.apply.rule_process import LargeFilesError, RuleProcesses
 from agent_runtime.errors import EditRefused, ModelUnavailable
@@ -64,7 +64,7 @@ class Applier:
     """The apply pipeline. Writes nothing."""
 
     def __init__(self, model: ModelSource, processes: RuleProcesses | None = None) -> None:
-        """`processes` run the rules on large texts, if given. The model is always asked in this process."""
+        """`processes`: where the rules run on large texts, if given. The model is always asked in this process."""
         self._model = model
         self._processes = processes
 
@@ -73,8 +73,8 @@ class Applier:
     ) -> ApplyResult:
         """Merge one edit into one file; of an edit of several files, the part that fits its path.
 
-        Raises BadFile, EditRefused, BadRequest, TooLarge, ModelUnavailable and what else `Merger.merge` raises. A merge
-        that a check rejects is a result with status `rejected`, not an error.
+        Raises BadFile, EditRefused, BadRequest, TooLarge, ModelUnavailable and what `Merger.merge` raises. A merge that
+        fails a check is a result with status `rejected`, not an error.
         """
         context, answers = context or RequestContext(), AnswerCollector(progress)
         progress = answers if request.trace else progress
@@ -100,7 +100,9 @@ class Applier:
         context: RequestContext | None = None,
         progress: ProgressListener = NO_PROGRESS,
     ) -> ApplyResult:
-        """Merge several edits, each into its file: all or none. Raises what `apply` raises; EditRefused for all."""
+        """Merge several edits, each into its own file: all or none. Raises what `apply` raises; EditRefused lists all
+        reasons.
+        """
         context, answers = context or RequestContext(), AnswerCollector(progress)
         wants_trace = any(request.trace for request in requests)
         progress = answers if wants_trace else progress
@@ -125,7 +127,7 @@ class Applier:
             except EditRefused as fault:
                 reasons += set_path(fault.reasons, request.path)
         if reasons:
-            raise refusal(reasons)
+            raise make_refusal(reasons)
         tasks = [outcome for _, outcome in merges if isinstance(outcome, ModelTask)]
         answers = iter(self._ask_model(tasks, context, progress))
         outcomes = [next(answers) if isinstance(outcome, ModelTask) else outcome for _, outcome in merges]
@@ -188,7 +190,7 @@ class Applier:
         context: RequestContext,
         progress: ProgressListener,
     ) -> ApplyResult | None:
-        """Run the rules on large texts in a process of their own; return None where they are to run here."""
+        """Run the rules on large texts in another process; return None if they should run in this one."""
         if self._processes is None or not self._processes.accepts(requests):
             return None
         return self._processes.apply((method, (argument,)), context, progress, self._ask_model)
@@ -196,19 +198,24 @@ class Applier:
     def _ask_model(
         self, tasks: Sequence[ModelTask], context: RequestContext, progress: ProgressListener
     ) -> list[Outcome]:
-        """Have the model decide about files that are independent of each other, concurrently."""
+        """Have the model decide about independent files, concurrently."""
         works = [(task.request.path, partial(self._ask_model_exactly, task)) for task in tasks]
         return run_concurrently(works, context, progress)
 
     def _ask_model_exactly(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> Outcome:
-        """Have the model decide; an answer from approximate KV that a check rejects is made again from exact KV."""
+        """Have the model decide; if a check rejects an answer from approximate KV, ask again with exact KV."""
         with use_cache_of(task.request.salt):  # a thread of its own has no owner yet
             outcome = self._ask_model_once(task, context, progress)
             if not outcome.usage.reused_approximate:
                 return outcome
             timings = Timings(progress.on_phase, dict(outcome.timings))
             with timings.phase("verify"):
-                checks = _verify(task, outcome)
+                checks = verify(
+                    *(task.text, outcome.text, task.edit, find_language(task.request.path)),
+                    truncated=outcome.truncated,
+                    instructions=(task.request.instruction,),
+                    by_model=outcome.certainty == "model",
+                )
             if is_accepted(checks + outcome.checks, task.request.policy):
                 return replace(outcome, verified=checks, timings=timings.by_phase)
             again = self._ask_model_once(replace(task, request=replace(task.request, reuse="exact")), context, progress)
@@ -216,12 +223,23 @@ class Applier:
             return replace(again, usage=total_usage([outcome.usage, again.usage]), timings=timings.by_phase)
 
     def _ask_model_once(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> Outcome:
+        """Have the model write the merge or, if the request allows it, choose among the rules' readings."""
         by_rule, request = task.by_rule, task.request
+        least = request.least_certainty
+        can_write = is_as_sure("model", least)
+        wants_score = request.decide == "score" or (
+            request.decide == "auto" and (request.mode == "auto" or not can_write)
+        )
+        made: ModelMerge | ModelChoice
         try:
-            made = _merge_or_choose(self._model(), task, context, progress)
+            model = self._model()
+            if wants_score and isinstance(by_rule, Unresolved) and by_rule.candidates:
+                made = model.choose(task, context, progress)
+            else:
+                made = model.merge(task, context, progress)
         except ModelUnavailable as fault:
             if isinstance(by_rule, Unresolved):
-                fault.reasons = (reason_of(by_rule, task.text, request.path),)
+                fault.reasons = (build_reason(by_rule, task.text, request.path),)
             raise
         num_candidates = 1 if isinstance(by_rule, AlreadyApplied) else by_rule.num_candidates
         if isinstance(made, ModelChoice) and made.number is not None:
@@ -238,10 +256,9 @@ class Applier:
                 confidence=max((reading.score for reading in made.readings), default=None),
                 timings=made.timings,
             )
-        least = request.least_certainty
-        if isinstance(made, ModelChoice) or not is_as_sure("model", least):
+        if isinstance(made, ModelChoice) or not can_write:
             why = f"The model is sure of no reading, and min_certainty '{least}' refuses what it would write."
-            raise refusal([unsure(by_rule, why, task.text, request.path)])
+            raise make_refusal([build_uncertain_reason(by_rule, why, task.text, request.path)])
         return Outcome(
             made.text,
             "model",
@@ -267,30 +284,30 @@ class _ParsedFile:
 
 
 def _parse(request: ApplyRequest) -> _ParsedFile:
-    """Parse the file, and the edit of this file. The request is left with the edit of this file, for a model to read.
+    """Parse the file and its edit. The returned request holds only the edit of this file, for the model to read.
 
-    Raises BadFile, EditRefused, or Unsupported for a mode of reuse that is for sessions.
+    Raises BadFile, EditRefused, or Unsupported for a reuse mode of sessions.
     """
     resolve_reuse_mode(request.reuse, "exact")
     source = decode(request.original, request.path)
     try:
         edits = parse_files(request.edit, request.format, request.path)
-        edit = edit_for(request.path, edits)
+        edit = select_edit(request.path, edits)
     except EditSyntaxError as error:
-        raise unreadable(error, request.path) from error
+        raise make_syntax_refusal(error, request.path) from error
     if edit.action == "delete" or edit.move_to not in ("", edit.path):
-        raise refusal([_whole_file_reason(edit, request.path)])
+        raise make_refusal([_whole_file_reason(edit, request.path)])
     if len(edits) > 1:
         request = replace(request, edit=render_blocks(edit) or request.edit)
     return _ParsedFile(request, source, edit)
 
 
-def edit_for(path: str, edits: Sequence[ParsedEdit]) -> ParsedEdit:
-    """Return the edit that a file's path fits; an only edit fits any. Raises EditSyntaxError where none or two fit.
+def select_edit(path: str, edits: Sequence[ParsedEdit]) -> ParsedEdit:
+    """Return the edit for a file's path; an only edit fits any path. Raises EditSyntaxError if none or several fit.
 
-    Two paths fit where they are equal, or one is the end of the other: `/home/me/src/a.py` and `src/a.py`. Parts of one
-    file are joined. What a diff, a patch or a call has for other files is left out, and `left_out` names them; a block
-    below another name may be meant for this file, so that is an error, too.
+    Two paths fit if they are equal, or one is the end of the other: `/home/me/src/a.py` and `src/a.py`. Several parts
+    for one file are joined. What a diff, a patch or a call has for other files is left out, and `left_out` names them.
+    A SEARCH/REPLACE block under another name may be meant for this file, so that is an error.
     """
     edits = join_parts(edits)
     if len(edits) == 1:
@@ -322,12 +339,12 @@ def _whole_file_reason(edit: ParsedEdit, path: str) -> Reason:
 
 
 def _merge_by_rule(file: _ParsedFile) -> Outcome | ModelTask:
-    """Merge by rules; return the task for the model where they leave the edit open. Raises EditRefused."""
+    """Merge by rules; return a task for the model if they leave the edit open. Raises EditRefused."""
     text, request, edit = file.source.text, file.request, file.edit
     by_rule = _create_or_merge(text, edit, request)
     reason = find_refusal(by_rule, edit, request, text, request.path)
     if reason is not None:
-        raise refusal([reason])
+        raise make_refusal([reason])
     if request.mode == "model" or isinstance(by_rule, Unresolved):
         return ModelTask(text, request, edit, by_rule)
     if isinstance(by_rule, AlreadyApplied):
@@ -356,37 +373,15 @@ def _create_or_merge(text: str, edit: ParsedEdit, request: ApplyRequest) -> Merg
     )
 
 
-def _merge_or_choose(
-    model: Merger, task: ModelTask, context: RequestContext, progress: ProgressListener
-) -> ModelMerge | ModelChoice:
-    """Have the model write the merge or, if the request allows it, choose among the rules' readings."""
-    by_rule, request = task.by_rule, task.request
-    may_write = is_as_sure("model", request.least_certainty)
-    scores = request.decide == "score" or (request.decide == "auto" and (request.mode == "auto" or not may_write))
-    if scores and isinstance(by_rule, Unresolved) and by_rule.candidates:
-        return model.choose(task, context, progress)
-    return model.merge(task, context, progress)
-
-
-def _verify(task: ModelTask, outcome: Outcome) -> tuple[Check, ...]:
-    """Return the checks of an answer as the model wrote it."""
-    return verify(
-        *(task.text, outcome.text, task.edit, find_language(task.request.path)),
-        truncated=outcome.truncated,
-        instructions=(task.request.instruction,),
-        by_model=outcome.certainty == "model",
-    )
-
-
 def _build_result(file: _ParsedFile, outcome: Outcome) -> FileResult:
-    """Verify a merge, and return the entry of its file."""
+    """Verify a merge, and return the result of its file."""
     request, source, edit = file.request, file.source, file.edit
     left_out = format_list("left out what the edit has for", edit.left_out)
     remarks = (Check("other_files", True, left_out),) if left_out else ()
-    before = original_version(request.original, source)
+    before = make_version(request.original, source)
     if outcome.noop is not None:
         checks = (Check("already_applied", True, outcome.noop.detail), *remarks)
-        return file_result(request.path, "noop", before, before, outcome, checks, encoding=source.encoding)
+        return build_file_result(request.path, "noop", before, before, outcome, checks, encoding=source.encoding)
     language, by_model = find_language(request.path), outcome.certainty == "model"
     if by_model and not outcome.truncated:
         repaired = repair_result(source.text, outcome.text, edit, language, (request.instruction,))
@@ -407,5 +402,5 @@ def _build_result(file: _ParsedFile, outcome: Outcome) -> FileResult:
             endings=endings,
         )
     checks += outcome.checks
-    status = status_of(checks, request.policy)
-    return file_result(request.path, status, before, after, outcome, checks + remarks, encoding=source.encoding)
+    status = get_status(checks, request.policy)
+    return build_file_result(request.path, status, before, after, outcome, checks + remarks, encoding=source.encoding)

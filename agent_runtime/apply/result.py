@@ -1,4 +1,4 @@
-"""Results of a file: text, diff, status, and the reasons of a refusal."""
+"""Results of a file: text, diff and status; and the reasons of a refusal."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from agent_runtime.types import (
     ScoredReading,
     Status,
     Usage,
+    format_percent,
     is_as_sure,
-    percent,
 )
 from editor import codec
 from editor.diff import LineOp, render_unified_diff
@@ -40,11 +40,11 @@ from editor.types import (
 from editor.verify import is_accepted
 
 
-def file_diff(before: str | None, after: str | None, path: str, move_to: str = "") -> str:
+def render_file_diff(before: str | None, after: str | None, path: str, move_to: str = "") -> str:
     """Return the diff from `before` to `after`, "" if they are equal; None stands for no file."""
     if before == after and not move_to:
         return ""
-    old, new = _headers(path)[0], _headers(move_to or path)[1]
+    old, new = _render_headers(path)[0], _render_headers(move_to or path)[1]
     extended = ""
     if before is None or after is None or move_to:
         extended = f"diff --git {old.removeprefix('--- ').rstrip()} {new.removeprefix('+++ ').rstrip()}\n"
@@ -58,8 +58,8 @@ def file_diff(before: str | None, after: str | None, path: str, move_to: str = "
     return extended + (f"{old}\n{new}\n{hunks[0]}" if hunks else "")
 
 
-def _headers(path: str) -> list[str]:
-    """Return the two lines that name a file, quoted where they have to be."""
+def _render_headers(path: str) -> list[str]:
+    """Return the two lines that name a file; the name is quoted if necessary."""
     return render_unified_diff("", "\n", path).split("\n")[:2]
 
 
@@ -67,8 +67,8 @@ def _headers(path: str) -> list[str]:
 class Outcome:
     r"""A merge by rules or by the model. `text` has "\n" lines; `ops` as in `editor.types.Merged`.
 
-    timings: milliseconds of the model's phases. verified: the checks of `text`, where they were made already. noop: set
-    where there is nothing to change.
+    timings: milliseconds of the model's phases. verified: the checks of `text`, if they were made already. noop: set if
+    there is nothing to change.
     """
 
     text: str
@@ -91,14 +91,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One state of a file: its bytes and its whole text with BOM and line endings; `NO_FILE` where there is none."""
+    """One version of a file: its bytes, and its whole text with BOM and line endings. `NO_FILE` stands for no file."""
 
     data: bytes | None
     text: str | None
 
     @property
     def sha256(self) -> str:
-        """The hash of the bytes, "" where there is no file."""
+        """The hash of the bytes, "" if there is no file."""
         return "" if self.data is None else sha256(self.data).hexdigest()
 
 
@@ -106,43 +106,45 @@ NO_FILE = Version(None, None)
 
 
 def decode(data: bytes, path: str) -> codec.SourceText:
-    """A file's bytes as text; raises BadFile."""
+    """Decode a file's bytes; raises BadFile."""
     try:
         return codec.decode(data)
     except CodecError as error:
         raise BadFile(f"{path}: {error}" if path else str(error)) from error
 
 
-def original_version(data: bytes, source: codec.SourceText) -> Version:
-    """The file as it was read."""
+def make_version(data: bytes, source: codec.SourceText) -> Version:
+    """Return the version of a file with these bytes."""
     return Version(data, data.decode(source.encoding))
 
 
 def encode_merged(
     outcome_text: str, source: codec.SourceText, *, by_model: bool, ops: Sequence[LineOp] = ()
 ) -> Version:
-    r"""A merged text with "\n" lines in the file's encoding, BOM and endings; raises BadFile where it does not fit."""
+    r"""Encode a merged text with "\n" lines in the file's encoding, BOM and endings; raises BadFile if that is not
+    possible.
+    """
     try:
         data = codec.encode(outcome_text, source, by_model=by_model, ops=ops)
     except CodecError as error:
         raise BadFile(str(error)) from error
-    return original_version(data, source)
+    return make_version(data, source)
 
 
 def find_endings_to_change(source: codec.SourceText, after: Version, ops: Sequence[LineOp] = ()) -> tuple[int, ...]:
-    """The lines (from 0) that stay and would have another ending; line 0 where the byte order mark changes."""
+    """Return the unchanged lines (from 0) whose ending would change; line 0 if the byte order mark would change."""
     if after.data is None:
         return ()
     changes = codec.compare_bytes(source, after.data, ops)
     return (*changes.endings, *((0,) if changes.bom else ()))
 
 
-def status_of(checks: Sequence[Check], policy: Policy) -> Status:
-    """`merged`, unless a check that counts under the policy failed."""
+def get_status(checks: Sequence[Check], policy: Policy) -> Status:
+    """Return `merged`, or `rejected` if a check failed that counts under the policy."""
     return "merged" if is_accepted(checks, policy) else "rejected"
 
 
-def file_result(
+def build_file_result(
     path: str,
     status: Status,
     before: Version,
@@ -154,12 +156,12 @@ def file_result(
     action: Action = "update",
     move_to: str = "",
 ) -> FileResult:
-    """The entry of one file in the answer."""
+    """Build the entry of one file in the result."""
     return FileResult(
         path=path,
         status=status,
         merged=after.text or "",
-        diff=file_diff(before.text, after.text, path or "file", move_to) if status != "noop" else "",
+        diff=render_file_diff(before.text, after.text, path or "file", move_to) if status != "noop" else "",
         method=outcome.method,
         rung=outcome.rung,
         candidates=outcome.num_candidates,
@@ -182,7 +184,7 @@ MAX_DIFF_LINES = 24
 MAX_LINE_CHARS = 200
 CONTEXT_LINES = 1
 
-_BEYOND_A_MODEL = frozenset(
+_RULES_ONLY = frozenset(
     {"several_files", "file_missing", "file_exists", "malformed", "empty_edit", "only_markers", "too_much_work"}
 )
 
@@ -190,65 +192,69 @@ _BEYOND_A_MODEL = frozenset(
 def find_refusal(
     by_rule: MergeOutcome, edit: ParsedEdit, request: Options, text: str, path: str, *, is_update: bool = True
 ) -> Reason | None:
-    """Return why an edit is refused with what the rules made of it; None where they or a model may decide.
+    """Return the reason to refuse an edit after the rules; None if the rules or a model may decide it.
 
-    `is_update` says that the edit changes the text of one file, which is all that a model can do.
+    `is_update`: the edit changes only the text of one file, which is all that a model can do.
     """
     is_open, least = isinstance(by_rule, Unresolved), request.least_certainty
-    if isinstance(by_rule, Unresolved) and not (is_update and may_ask_model(by_rule, edit, request.mode)):
-        reason = reason_of(by_rule, text, path)
-        return _suggest_mode(reason) if is_update and may_ask_model(by_rule, edit, "auto") else reason
+    if isinstance(by_rule, Unresolved) and not (is_update and can_ask_model(by_rule, edit, request.mode)):
+        reason = build_reason(by_rule, text, path)
+        return _suggest_mode(reason) if is_update and can_ask_model(by_rule, edit, "auto") else reason
     if is_update and (is_open or request.mode == "model"):
-        is_enough = is_as_sure(_surest_by_model(by_rule, request), least)
-        return None if is_enough else unsure(by_rule, f"No model was asked: min_certainty is '{least}'.", text, path)
+        is_enough = is_as_sure(_find_model_certainty(by_rule, request), least)
+        return (
+            None
+            if is_enough
+            else build_uncertain_reason(by_rule, f"No model was asked: min_certainty is '{least}'.", text, path)
+        )
     if isinstance(by_rule, Merged) and not is_as_sure(by_rule.certainty, least):
-        share = "" if by_rule.confidence is None else f" ({percent(by_rule.confidence)})"
+        share = "" if by_rule.confidence is None else f" ({format_percent(by_rule.confidence)})"
         why = f"The edit has a {by_rule.certainty} reading{share}, and min_certainty '{least}' refuses it."
-        return unsure(by_rule, why, text, path)
+        return build_uncertain_reason(by_rule, why, text, path)
     return None
 
 
 def _suggest_mode(reason: Reason) -> Reason:
-    """Return the reason of an edit that a model could decide, were it not for the mode."""
+    """Return the reason with the advice to allow a model, which could decide this edit."""
     other = f", or {reason.suggestion[:1].lower()}{reason.suggestion[1:]}" if reason.suggestion else "."
     return replace(reason, suggestion=f"Use mode 'model' or 'auto'{other}")
 
 
-def unsure(by_rule: MergeOutcome, why: str, text: str, path: str) -> Reason:
+def build_uncertain_reason(by_rule: MergeOutcome, why: str, text: str, path: str) -> Reason:
     """Return the reason of an edit that `min_certainty` refuses, with its readings; `why` is a sentence about it."""
     if isinstance(by_rule, Unresolved):
-        return replace(reason_of(by_rule, text, path), reason=f"{by_rule.reason} {why}")
+        return replace(build_reason(by_rule, text, path), reason=f"{by_rule.reason} {why}")
     if isinstance(by_rule, AlreadyApplied):
         return Reason("uncertain", why, path=path)
     confidence = by_rule.confidence
     only = Candidate(by_rule.text, 1.0 if confidence is None else confidence, "the likeliest reading", confidence)
     readings = by_rule.candidates or (only,)
     suggestion = "Send SEARCH/REPLACE blocks with the exact lines to change."
-    return reason_of(
+    return build_reason(
         Unresolved("uncertain", why, by_rule.num_candidates, suggestion=suggestion, candidates=readings), text, path
     )
 
 
-def _surest_by_model(by_rule: MergeOutcome, request: Options) -> Certainty:
-    """Return the certainty that a model can reach at best: it chooses among readings only where there are any."""
+def _find_model_certainty(by_rule: MergeOutcome, request: Options) -> Certainty:
+    """Return the best certainty that a model can reach: it can only choose if there are readings."""
     may_choose = isinstance(by_rule, Unresolved) and bool(by_rule.candidates) and request.decide != "generate"
     return "scored" if may_choose else "model"
 
 
-def may_ask_model(unresolved: Unresolved, edit: ParsedEdit, mode: Mode) -> bool:
-    """Tell whether a model may decide an edit that no rule decides.
+def can_ask_model(unresolved: Unresolved, edit: ParsedEdit, mode: Mode) -> bool:
+    """Return whether a model may decide an edit that no rule decides.
 
-    A lazy snippet leaves to its reader where it belongs: the model is asked in the modes `auto` and `model`. Every
-    other format says what it replaces, so that a missing or ambiguous place is a mistake of its sender: the model is
-    asked in the mode `model` only. Some codes are beyond any model, which writes the text of one file.
+    A lazy snippet leaves its place to the reader: the model is asked in the modes `auto` and `model`. Every other
+    format says what it replaces, so a missing or ambiguous place is a mistake of the sender, and the model is asked
+    only in the mode `model`. Some codes are never decided by a model, which can only write the text of one file.
     """
-    if unresolved.code in _BEYOND_A_MODEL:
+    if unresolved.code in _RULES_ONLY:
         return False
     return mode == "model" or (mode == "auto" and edit.format == "lazy")
 
 
-def reason_of(unresolved: Unresolved, original: str, path: str) -> Reason:
-    r"""Return what to tell the sender; `original` is the text ("\n" lines) that the candidates change."""
+def build_reason(unresolved: Unresolved, original: str, path: str) -> Reason:
+    r"""Return the reason for the sender; `original` is the text ("\n" lines) that the candidates change."""
     kept = unresolved.candidates[:MAX_READINGS]
     return Reason(
         code=unresolved.code,
@@ -261,13 +267,13 @@ def reason_of(unresolved: Unresolved, original: str, path: str) -> Reason:
     )
 
 
-def unreadable(error: EditSyntaxError, path: str = "") -> EditRefused:
+def make_syntax_refusal(error: EditSyntaxError, path: str = "") -> EditRefused:
     """Return the refusal of an edit that cannot be parsed."""
-    return refusal([Reason(error.code, error.message, suggestion=error.suggestion, path=path)])
+    return make_refusal([Reason(error.code, error.message, suggestion=error.suggestion, path=path)])
 
 
-def refusal(reasons: Sequence[Reason]) -> EditRefused:
-    """Return one error for all files that are refused; with several, its message names them."""
+def make_refusal(reasons: Sequence[Reason]) -> EditRefused:
+    """Return one error for all refused files; with several, its message names them."""
     if len(reasons) == 1:
         return EditRefused(reasons[0].reason, reasons=tuple(reasons))
     names = ", ".join(reason.path for reason in reasons[:10])
@@ -276,17 +282,17 @@ def refusal(reasons: Sequence[Reason]) -> EditRefused:
 
 
 def set_path(reasons: Sequence[Reason], path: str) -> list[Reason]:
-    """Return the reasons, those that name no file as those of `path`."""
+    """Set the path of the reasons that have none."""
     return [reason if reason.path else replace(reason, path=path) for reason in reasons]
 
 
 def _build_reading(candidate: Candidate, original: str) -> Reading:
     confidence = None if candidate.confidence is None else round(candidate.confidence, 4)
-    return Reading(round(candidate.score, 4), candidate.why, _short_diff(original, candidate.text), confidence)
+    return Reading(round(candidate.score, 4), candidate.why, _render_short_diff(original, candidate.text), confidence)
 
 
-def _short_diff(before: str, after: str) -> str:
-    """Return the hunks of the change without file names, cut with a line that says so."""
+def _render_short_diff(before: str, after: str) -> str:
+    """Return the hunks of the change without file names; a last line says how much was cut."""
     lines = render_unified_diff(before, after, "file", CONTEXT_LINES).removesuffix("\n").split("\n")[2:]
     shown = [
         line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]} ({len(line) - MAX_LINE_CHARS} more)"

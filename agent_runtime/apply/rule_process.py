@@ -19,7 +19,7 @@ from threading import get_ident
 from time import monotonic, thread_time
 from typing import Any
 
-from agent_runtime.apply.result import Outcome, refusal
+from agent_runtime.apply.result import Outcome, make_refusal
 from agent_runtime.errors import EditRefused, HunkError
 from agent_runtime.llm.interface import ModelTask
 from agent_runtime.request_context import CancelToken, ProgressListener, RequestContext
@@ -244,7 +244,7 @@ class _Process:
 
 def _process_refusal(why: str) -> EditRefused:
     suggestion = "Send the edit in several parts, each with lines that stand only once in the file."
-    return refusal([Reason("too_much_work", f"The edit is past a bound of work: {why}.", suggestion=suggestion)])
+    return make_refusal([Reason("too_much_work", f"The edit is past a bound of work: {why}.", suggestion=suggestion)])
 
 
 RULE_SECONDS = 10.0
@@ -276,4 +276,4 @@ def _time_refusal(seconds: float) -> EditRefused:
         f"The edit is past a bound of work: the rules took more than {seconds:g} s of the processor for it.",
         suggestion="Send the edit in several parts, each with lines that stand only once in the file.",
     )
-    return refusal([reason])
+    return make_refusal([reason])

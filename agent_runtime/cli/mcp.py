@@ -17,7 +17,7 @@ from agent_runtime.errors import BadRequest
 from agent_runtime.llm.interface import resolve_reuse_mode
 from agent_runtime.models.progress import LineProgress
 from agent_runtime.server.token_file import LiveTokens, TokenFile
-from agent_runtime.types import UNSEEN, Certainty
+from agent_runtime.types import WRITE_CERTAINTY, Certainty
 
 if TYPE_CHECKING:
     from agent_runtime.llm.interface import Merger
@@ -45,7 +45,7 @@ def mcp_command(
             "--min-certainty",
             help="Refuse merges that are less certain, the most certain first; `model` lets a model decide.",
         ),
-    ] = UNSEEN,
+    ] = WRITE_CERTAINTY,
     *,
     resolved: ResolvedSettings,
 ) -> None:

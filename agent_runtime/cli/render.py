@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_runtime.errors import EditRefused, HunkError, ModelUnavailable
-from agent_runtime.serialization import problem_of
-from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason, Usage, percent
+from agent_runtime.serialization import problem_to_json
+from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason, Usage, format_percent
 from editor.errors import format_list, format_span
 
 DIFF_STYLES = {"+++": "bold", "---": "bold", "@@": "cyan", "+": "green", "-": "red"}
@@ -116,7 +116,7 @@ def _format_readings_heading(reason: Reason) -> str:
 
 def _print_reading(number: int, reading: Reading, console: Console) -> None:
     score = f"score {int(reading.score * 100) / 100:.2f}"
-    sure = score if reading.confidence is None else f"{percent(reading.confidence)} sure"
+    sure = score if reading.confidence is None else f"{format_percent(reading.confidence)} sure"
     _print_prose(f"{number}. {reading.why} ({sure})", console, indent=2)
     lines = reading.diff.split("\n")
     _print_block("\n".join(lines[:MAX_READING_LINES]), console, indent=5)
@@ -211,7 +211,7 @@ def print_faults_as_json(command: Callable[..., Result]) -> Callable[..., Result
             return command(**arguments)
         except HunkError as fault:
             if arguments["as_json"]:
-                typer.echo(json.dumps(problem_of(fault)))
+                typer.echo(json.dumps(problem_to_json(fault)))
             raise
 
     return run

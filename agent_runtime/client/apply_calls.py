@@ -9,7 +9,7 @@ from typing import Any
 
 from agent_runtime.client.call import Call, WorkspaceRequest
 from agent_runtime.errors import BadRequest, HunkError
-from agent_runtime.serialization import fault_of, result_from_json
+from agent_runtime.serialization import problem_from_json, result_from_json
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader
 
 EditRequest = ApplyRequest | WorkspaceRequest
@@ -90,7 +90,7 @@ def build_batch_calls(
 def _build_batch_call(bodies: list[dict[str, Any]], first: int) -> BatchCall:
     def parse_item(line: Mapping[str, Any]) -> BatchItem:
         problem = line.get("problem")
-        outcome = fault_of(problem) if problem else result_from_json(line["result"])
+        outcome = problem_from_json(problem) if problem else result_from_json(line["result"])
         return BatchItem(first + int(line["index"]), outcome)
 
     return BatchCall(Call("POST", "/apply/batch", parse_item, {"requests": bodies}, works=True), len(bodies))

@@ -13,7 +13,7 @@ from httpx_sse import ServerSentEvent
 from agent_runtime.client.call import Call, Value
 from agent_runtime.errors import FileMissing, Forbidden, HunkError, NoConnection, TooManyRequests, Unauthorized
 from agent_runtime.request_context import Piece
-from agent_runtime.serialization import fault_of
+from agent_runtime.serialization import problem_from_json
 
 Made = TypeVar("Made")
 
@@ -70,7 +70,7 @@ def parse_fault(response: httpx.Response, base_url: str) -> HunkError:
 def _parse_problem(problem: Mapping[str, Any], status: int) -> HunkError:
     error = problem.get("error")
     if not isinstance(error, dict):
-        return fault_of(problem)
+        return problem_from_json(problem)
     return _BY_STATUS.get(status, HunkError)(str(error.get("message", "the service answered with an unknown error")))
 
 
@@ -196,7 +196,7 @@ class EventReader(Generic[Final]):
             "phase": _parse_phase,
             "tokens": _parse_tokens,
             "result": self.read,
-            "problem": fault_of,
+            "problem": problem_from_json,
         }
         if sent.event not in parsers:
             return None

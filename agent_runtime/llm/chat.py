@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from agent_runtime.errors import BadRequest, CorruptModel, TooLarge
-from agent_runtime.llm.generate import Run, fault_of, follower, run_together, usage_of
-from agent_runtime.llm.interface import ChatAnswer, ChatMessage, ChatRequest, ChatTokenLogprob, Prompt, ReadyPrompt
+from agent_runtime.llm.generate import RunResults, convert_usage, make_follower, run_requests, translate_error
+from agent_runtime.llm.interface import ChatAnswer, ChatMessage, ChatRequest, ChatTokenLogprob, EncodedPrompt, Prompt
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import TokenizerBundle
 from agent_runtime.prompt.chat_template import render_frame
@@ -19,11 +19,11 @@ from engine.types import GenerationRequest, GenerationResult, Proposer, TokenLog
 from repo_cache.errors import TokenizerError
 
 
-def prompt_ids(text: TokenizerBundle, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
-    """The chat template around the messages, each text encoded apart, so that no token reaches across a border.
+def encode_prompt(text: TokenizerBundle, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
+    """Encode messages with the chat template, each text alone, so that no token crosses a border between them.
 
-    What is sent again with the next question begins with the same tokens, and its KV is there. Raises BadRequest where
-    the template does not take these messages, or a text cannot be encoded.
+    The prompt of the next question then begins with the same tokens, whose KV is cached. Raises BadRequest if the
+    template does not accept these messages, or a text cannot be encoded.
     """
     if not messages:
         raise BadRequest("there are no messages; send one at least", field="messages")
@@ -38,29 +38,29 @@ def prompt_ids(text: TokenizerBundle, messages: Sequence[ChatMessage]) -> tuple[
         ) from error
     encode = text.tokenizer.encode_template
     ids = encode(pieces[0])
-    for own, behind in zip(plain_ids(text, [message.text for message in messages]), pieces[1:], strict=True):
+    for own, behind in zip(encode_texts(text, [message.text for message in messages]), pieces[1:], strict=True):
         ids += own
         ids += encode(behind)
     return tuple(ids)
 
 
-def plain_ids(text: TokenizerBundle, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of each text, in which nothing is a control token; raises BadRequest where one cannot be encoded."""
+def encode_texts(text: TokenizerBundle, texts: Sequence[str]) -> list[list[int]]:
+    """Return the ids of each text, without control tokens; raises BadRequest if one cannot be encoded."""
     try:
         return [ids.tolist() for ids in text.tokenizer.encode_batch(texts)]
     except TokenizerError as error:
         raise BadRequest(f"the model cannot read this text: {error}", field="messages") from error
 
 
-def draft_of(text: TokenizerBundle, prompt: Sequence[int], prediction: str, most_tokens: int) -> Proposer:
-    """A draft that begins with the prediction, where there is one, and finds what is copied from the prompt.
+def build_draft(text: TokenizerBundle, prompt: Sequence[int], prediction: str, max_tokens: int) -> Proposer:
+    """Return a draft that begins with the prediction, if there is one, and finds what is copied from the prompt.
 
-    Of the prediction, no more than `most_tokens` can be written.
+    The prediction is cut to `max_tokens`.
     """
     expected = None
     if prediction:
-        (ids,) = plain_ids(text, [prediction])
-        expected = (ids + turn_end(text))[:most_tokens]
+        (ids,) = encode_texts(text, [prediction])
+        expected = (ids + find_turn_end(text))[:max_tokens]
     return MergeDraft(
         merges=[],
         original=[],
@@ -70,20 +70,20 @@ def draft_of(text: TokenizerBundle, prompt: Sequence[int], prediction: str, most
     )
 
 
-def turn_end(text: TokenizerBundle) -> list[int]:
-    """The token with which the model ends its turn; none where the chat template shows none."""
+def find_turn_end(text: TokenizerBundle) -> list[int]:
+    """Return the token with which the model ends its turn, [] if the chat template shows none."""
     behind = text.tokenizer.encode_template(render_frame(text.template, ["user", "assistant"])[-1])
     return [number for number in behind if number in text.stop_ids][:1]
 
 
 NO_FILE = ""
-"""The path of what an answer is about, in its trace."""
+"""Path in the trace of an answer that is about no file."""
 
 
 class LoadedChat:
-    """A loaded model as a `ChatModel`: chats and edits that come together share its passes.
+    """A loaded model as a `ChatModel`. Concurrent chats and edits share the model's passes.
 
-    `deadline_s` is how long an answer may take whose request does not say, the wait for its turn included.
+    `deadline_s` is the limit of an answer whose request has none, including the wait in the queue.
     """
 
     def __init__(self, loaded: LoadedModel, deadline_s: float | None = None) -> None:
@@ -92,39 +92,39 @@ class LoadedChat:
 
     @property
     def name(self) -> str:
-        """The model's name in the catalogue, or its file's."""
+        """The model's name in the catalogue, or the name of its file."""
         return self._loaded.name
 
     @property
     def text(self) -> TokenizerBundle:
-        """Its tokenizer and its chat template."""
+        """The tokenizer and the chat template."""
         return self._loaded.text
 
     @property
     def max_seq_len(self) -> int:
-        """Tokens of prompt and answer together."""
+        """Limit of prompt and answer together, in tokens."""
         return self._loaded.engine.max_seq_len
 
     @cached_property
-    def _most_characters(self) -> int:
-        """No longer text fits the context, whatever its tokens are; what is longer is not even encoded."""
+    def _max_characters(self) -> int:
+        """Limit of a text's length. A longer one cannot fit the context, and is not encoded."""
         return self.max_seq_len * max(map(len, self.text.tokenizer.token_bytes()))
 
     def answer(self, request: ChatRequest, context: RequestContext, progress: ProgressListener) -> ChatAnswer:
-        """Write the answer; raises what `ChatModel.answer` names."""
+        """Write the answer; raises what `ChatModel.answer` raises."""
         timings = Timings(progress.on_phase)
         with timings.phase("prompt"):
-            generation = self._generation(request)
+            generation = self._build_request(request)
             draft = self._draft(request, generation) if request.draft == "copy" else None
-        run, token_bytes = Run(phase_behind="decode"), self.text.tokenizer.token_bytes()
-        follow = follower(progress, token_bytes, NO_FILE)
+        run, token_bytes = RunResults(next_phase="decode"), self.text.tokenizer.token_bytes()
+        follow = make_follower(progress, token_bytes, NO_FILE)
         texts = [] if follow is None else [follow(generation, 0)]
         progress.on_phase("prefill")
         started = time.perf_counter()
         try:
-            run_together(self._loaded.engine, [(generation, draft)], context, progress, run, texts)
+            run_requests(self._loaded.engine, [(generation, draft)], context, progress, run, texts)
         except engine_errors.EngineError as error:
-            raise fault_of(error, self.name) from error
+            raise translate_error(error, self.name) from error
         finished = time.perf_counter()
         first = run.first_step or finished
         timings.add({"prefill_ms": (first - started) * 1e3, "decode_ms": (finished - first) * 1e3})
@@ -132,34 +132,34 @@ class LoadedChat:
         return ChatAnswer(
             result.text.decode("utf-8", errors="replace"),
             result.finish_reason,
-            usage_of(result.usage),
+            convert_usage(result.usage),
             timings.total(),
             _logprobs(result, token_bytes),
         )
 
     def _draft(self, request: ChatRequest, generation: GenerationRequest) -> Proposer:
-        prediction = (request.prediction or "")[: self._most_characters]
-        return draft_of(self.text, generation.prompt_ids, prediction, generation.max_new_tokens)
+        prediction = (request.prediction or "")[: self._max_characters]
+        return build_draft(self.text, generation.prompt_ids, prediction, generation.max_new_tokens)
 
-    def _ready(self, prompt: Prompt) -> ReadyPrompt:
-        if isinstance(prompt, ReadyPrompt):
+    def _prepare_prompt(self, prompt: Prompt) -> EncodedPrompt:
+        if isinstance(prompt, EncodedPrompt):
             return prompt
         num_characters = sum(len(message.text) for message in prompt)
-        if num_characters > self._most_characters:
-            raise self._too_large(f"{num_characters} characters")
-        return ReadyPrompt(prompt_ids(self.text, prompt))
+        if num_characters > self._max_characters:
+            raise self._make_too_large_error(f"{num_characters} characters")
+        return EncodedPrompt(encode_prompt(self.text, prompt))
 
-    def _too_large(self, size: str) -> TooLarge:
+    def _make_too_large_error(self, size: str) -> TooLarge:
         return TooLarge(
             f"the prompt's {size} leave no room for an answer in the context of {self.max_seq_len} tokens; "
             "send less, or start with a larger --context"
         )
 
-    def _generation(self, request: ChatRequest) -> GenerationRequest:
-        prompt = self._ready(request.prompt)
+    def _build_request(self, request: ChatRequest) -> GenerationRequest:
+        prompt = self._prepare_prompt(request.prompt)
         room = self.max_seq_len - len(prompt.token_ids)
         if room < 1:
-            raise self._too_large(f"{len(prompt.token_ids)} tokens")
+            raise self._make_too_large_error(f"{len(prompt.token_ids)} tokens")
         try:
             return GenerationRequest(
                 prompt=prompt.token_ids,

@@ -31,8 +31,8 @@ _Decoder = getincrementaldecoder("utf-8")
 
 
 @dataclass(slots=True)
-class _Run:
-    """Neighbouring tokens that one pass confirmed; text is added as it becomes certain."""
+class _TextRun:
+    """Consecutive tokens that one pass confirmed. Their text is added when it is complete."""
 
     origin: Origin
     pass_number: int
@@ -41,10 +41,10 @@ class _Run:
 
 
 class AnswerText:
-    """Follows one answer, step by step, and reports its text to a listener.
+    """Decodes one answer step by step, and reports its text to a listener.
 
-    The engine gives the bytes of a step when it is certain that no stop string begins in them: a token's text comes
-    when all its bytes have, and that of the tokens which end the answer never does.
+    The engine returns bytes only when no stop string can begin in them. A token's text is reported when all of its
+    bytes were returned; the text of tokens that end the answer never is.
     """
 
     def __init__(
@@ -62,33 +62,33 @@ class AnswerText:
         self._region = region
         self._decoder = _Decoder("replace")
         self._forwards: list[ForwardTrace] = []
-        self._runs: list[_Run] = []
-        self._waiting: deque[tuple[bytes, _Run]] = deque()
+        self._runs: list[_TextRun] = []
+        self._waiting: deque[tuple[bytes, _TextRun]] = deque()
         self._num_bytes = 0
-        """How many of the waiting bytes are certain."""
+        """Number of bytes that the engine has returned of the waiting tokens."""
 
-    def take(self, step: GenerationStep) -> None:
-        """The next step of the answer."""
+    def add_step(self, step: GenerationStep) -> None:
+        """Add the next step of the answer, and report the text that it completes."""
         for place, token_id in enumerate(step.token_ids):
-            run = self._run("copied" if place < step.num_accepted else "generated")
+            run = self._find_run("copied" if place < step.num_accepted else "generated")
             run.num_tokens += 1
             self._waiting.append((self._token_bytes[token_id], run))
         self._forwards.append(ForwardTrace(len(step.token_ids), step.num_drafted, step.num_accepted))
         self._num_bytes += len(step.text)
-        self._tell(list(self._certain()))
+        self._report(list(self._pop_certain()))
 
-    def end(self, result: GenerationResult) -> None:
-        """Report the rest of the text, and then the whole answer."""
+    def finish(self, result: GenerationResult) -> None:
+        """Report the rest of the text, and then the trace of the answer."""
         if self._runs:
             rest, run = self._waiting[0] if self._waiting else (b"", self._runs[-1])
             text = self._decoder.decode(rest[: self._num_bytes], True)
-            self._tell([(text, run)] if text else [])
+            self._report([(text, run)] if text else [])
         self._progress.on_answer(
             AnswerTrace(
                 path=self._path,
                 region=self._region,
                 purpose="score" if self._request.forced_ids else "write",
-                prompt=prompt_runs(self._request.prompt_ids, result.usage, self._token_bytes),
+                prompt=split_prompt(self._request.prompt_ids, result.usage, self._token_bytes),
                 output=tuple(
                     OutputRun("".join(run.texts), run.origin, run.pass_number, run.num_tokens) for run in self._runs
                 ),
@@ -96,23 +96,23 @@ class AnswerText:
             )
         )
 
-    def _run(self, origin: Origin) -> _Run:
-        """The run that the next token belongs to."""
+    def _find_run(self, origin: Origin) -> _TextRun:
+        """Return the run of the next token, which may be a new one."""
         origin = "scored" if self._request.forced_ids else origin
         last = self._runs[-1] if self._runs else None
         if last is None or (last.origin, last.pass_number) != (origin, len(self._forwards)):
-            self._runs.append(_Run(origin, len(self._forwards)))
+            self._runs.append(_TextRun(origin, len(self._forwards)))
         return self._runs[-1]
 
-    def _certain(self) -> Iterator[tuple[str, _Run]]:
-        """The text of all tokens that are certain by now, and of which run each is."""
+    def _pop_certain(self) -> Iterator[tuple[str, _TextRun]]:
+        """Yield the text and the run of each token whose bytes are complete."""
         while self._waiting and len(self._waiting[0][0]) <= self._num_bytes:
             data, run = self._waiting.popleft()
             self._num_bytes -= len(data)
             if text := self._decoder.decode(data):
                 yield text, run
 
-    def _tell(self, texts: list[tuple[str, _Run]]) -> None:
+    def _report(self, texts: list[tuple[str, _TextRun]]) -> None:
         for text, run in texts:
             run.texts.append(text)
         pieces = [Piece(text, run.origin) for text, run in texts if run.origin != "scored"]
@@ -121,28 +121,28 @@ class AnswerText:
 
 
 Follow = Callable[[GenerationRequest, int], AnswerText]
-"""Follows the answer to a request about a region."""
+"""Makes an `AnswerText` for a request about a region."""
 
 
-def follower(progress: ProgressListener, token_bytes: Sequence[bytes], path: str) -> Follow | None:
-    """Return a follower of a file's answers for a listener; None if it does not want their text."""
+def make_follower(progress: ProgressListener, token_bytes: Sequence[bytes], path: str) -> Follow | None:
+    """Return a function that makes an `AnswerText` for each request; None if the listener does not want text."""
     return partial(AnswerText, progress, token_bytes, path) if progress.wants_text else None
 
 
-def prompt_runs(
+def split_prompt(
     token_ids: Sequence[int], usage: GenerationUsage, token_bytes: Sequence[bytes]
 ) -> tuple[PromptRun, ...]:
-    """A prompt as runs of tokens with the same fate, in order; they cover all of it."""
+    """Split a prompt into runs of tokens of the same kind, in order; they cover all of it."""
     decoder = _Decoder("replace")
     runs = []
-    for first, end, kind in _fates(len(token_ids), usage):
+    for first, end, kind in _list_ranges(len(token_ids), usage):
         data = b"".join(token_bytes[token_id] for token_id in token_ids[first:end])
         runs.append(PromptRun(decoder.decode(data, end == len(token_ids)), kind, end - first))
     return tuple(runs)
 
 
-def _fates(num_tokens: int, usage: GenerationUsage) -> Iterator[tuple[int, int, PromptKind]]:
-    """Half-open ranges, ascending and without gaps, and what became of the tokens there."""
+def _list_ranges(num_tokens: int, usage: GenerationUsage) -> Iterator[tuple[int, int, PromptKind]]:
+    """Yield half-open token ranges, ascending and without gaps, and their kind."""
     if usage.cached:
         yield 0, usage.cached, "cached"
     before = usage.cached
@@ -163,47 +163,48 @@ FAULTS: dict[type[engine_errors.EngineError], tuple[type[HunkError], str]] = {
     engine_errors.EngineClosed: (ModelUnavailable, "the service is ending, or has to be started anew"),
     engine_errors.EngineError: (ModelFailed, "try again; if it fails again, report it"),
 }
-"""Errors of the service for errors of the engine, with advice; the first class that fits counts."""
+"""The service's error and advice for each error of the engine; the first class that matches counts."""
 
 
-def fault_of(error: engine_errors.EngineError, model: str) -> HunkError:
-    """An error of the engine as one of ours, with what to do about it."""
+def translate_error(error: engine_errors.EngineError, model: str) -> HunkError:
+    """Return the service's error for an error of the engine, with advice."""
     fault, advice = next(what for kind, what in FAULTS.items() if isinstance(error, kind))
     return fault(f"model {model}: {error}; {advice}")
 
 
 @dataclass(slots=True)
-class Run:
+class RunResults:
     """The engine's results for some requests.
 
-    `first_step` is when the first tokens of any were confirmed; then begins `phase_behind`, if it has a name.
+    first_step: time of the first confirmed token of any request. next_phase: name of the phase that begins then, if
+    any. num_written: tokens written so far.
     """
 
     results: list[GenerationResult] = field(default_factory=list)
     first_step: float = 0.0
-    phase_behind: str = ""
+    next_phase: str = ""
     num_written: int = 0
 
 
-def run_together(
+def run_requests(
     engine: Engine,
     requests: Sequence[tuple[GenerationRequest, Proposer | None]],
     context: RequestContext,
     progress: ProgressListener,
-    run: Run,
+    run: RunResults,
     texts: Sequence[AnswerText] = (),
 ) -> None:
-    """Run all to their ends and add them to `run`; if one fails or is taken back, so are all.
+    """Run all requests to their end and add their results to `run`; if one fails or is cancelled, so are all.
 
-    Releases the request's CPU slot first: a request that waits for the model must not hold one. `texts` follow the
-    answers, if the listener wants their text. Raises what the engine raises.
+    Releases the request's CPU slot first: a request that waits for the model must not hold one. `texts` decode the
+    answers, if the listener wants text. Raises what the engine raises.
     """
     context.release_slot()
-    with ExitStack() as taken_back:
+    with ExitStack() as streams_to_close:
         streams: list[Stream] = []
         for request, proposer in requests:
             streams.append(engine.generate(replace(request, priority=context.priority), proposer))
-            taken_back.callback(streams[-1].close)
+            streams_to_close.callback(streams[-1].close)
 
         def stop() -> None:
             for stream in streams:
@@ -215,27 +216,27 @@ def run_together(
         run.results += [_drain(*each, progress, run) for each in zip(streams, followers, strict=True)]
 
 
-def _drain(stream: Stream, text: AnswerText | None, progress: ProgressListener, run: Run) -> GenerationResult:
+def _drain(stream: Stream, text: AnswerText | None, progress: ProgressListener, run: RunResults) -> GenerationResult:
     while True:
         try:
             step = next(stream)
         except StopIteration as end:
             result: GenerationResult = end.value
             if text is not None:
-                text.end(result)
+                text.finish(result)
             return result
         run.num_written += len(step.token_ids)
         if step.token_ids and not run.first_step:
             run.first_step = time.perf_counter()
-            if run.phase_behind:
-                progress.on_phase(run.phase_behind)
+            if run.next_phase:
+                progress.on_phase(run.next_phase)
         progress.on_tokens(run.num_written)
         if text is not None:
-            text.take(step)
+            text.add_step(step)
 
 
-def usage_of(counted: GenerationUsage) -> Usage:
-    """The engine's counts in the shape of the answer."""
+def convert_usage(counted: GenerationUsage) -> Usage:
+    """Convert the engine's counts to the `usage` of a result."""
     return Usage(
         prompt=counted.prompt,
         cached=counted.cached,

@@ -21,33 +21,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message; `role` as the model's chat template knows it: system, user, assistant, tool."""
+    """One message; `role` is a role of the model's chat template: system, user, assistant, tool."""
 
     role: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyPrompt:
-    """A prompt that is laid out already, as a session's is, and what the engine may take over for it."""
+class EncodedPrompt:
+    """A prompt as token ids, such as a session's, and the KV that the engine may reuse for it."""
 
     token_ids: tuple[int, ...]
     reuse: Reuse = EXACT
 
 
-Prompt = tuple[ChatMessage, ...] | ReadyPrompt
+Prompt = tuple[ChatMessage, ...] | EncodedPrompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """One answer to be written.
+    """A request for one answer.
 
-    max_tokens: of the answer; None, and what is more than that: as many as the context has room for. The sampling is
-    the engine's (`engine.types.GenerationRequest`); temperature 0 is greedy. logprobs: of each token, with so many of
-    the likeliest (0: its own only). stop: texts that end the answer and are not part of it. prediction: what the
-    answer is expected to be, which changes nothing but the time that it takes. draft: `copy` guesses the answer from
-    the prediction and the prompt, `none` writes a token a pass. deadline_s: seconds from now after which it fails;
-    None: what the model was opened with. salt: as in `agent_runtime.types.Options`.
+    max_tokens: limit of the answer; None: the room in the context, which is also the upper limit. The sampling
+    parameters are the engine's (`engine.types.GenerationRequest`); temperature 0 is greedy. logprobs: number of
+    likeliest tokens to return for each token (0: only its own log-probability; None: none). stop: texts that end the
+    answer and are not part of it. prediction: the expected answer, which changes only the time. draft: `copy` drafts
+    the answer from the prediction and the prompt, `none` decodes one token a pass. deadline_s: seconds until the
+    request fails; None: the model's default. salt: as in `agent_runtime.types.Options`.
     """
 
     prompt: Prompt
@@ -69,7 +69,7 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class ChatTokenLogprob:
-    """One token of an answer as bytes, the logarithm of its probability, and the likeliest ones, best first."""
+    """A token of an answer as bytes, its log-probability, and the likeliest tokens, best first."""
 
     token: bytes
     logprob: float
@@ -78,10 +78,10 @@ class ChatTokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class ChatAnswer:
-    """A whole answer; `length` says that the token limit or the context's end cut it.
+    """An answer. The finish reason `length`: the token limit or the end of the context cut it.
 
-    `timings`: milliseconds, `prompt_ms` to lay the prompt out, `prefill_ms` to the end of the pass that gave the first
-    tokens, `decode_ms` for the rest, `total_ms`.
+    `timings`: milliseconds; `prompt_ms` to build the prompt, `prefill_ms` to the end of the pass that confirmed the
+    first tokens, `decode_ms` for the rest, `total_ms`.
     """
 
     text: str
@@ -92,41 +92,41 @@ class ChatAnswer:
 
 
 class ChatModel(Protocol):
-    """A model that answers; any number of threads may ask it at once."""
+    """A model that answers questions. Thread-safe."""
 
     @property
     def name(self) -> str:
-        """The model's name in the catalogue, or its file's."""
+        """The model's name in the catalogue, or the name of its file."""
         ...
 
     @property
     def text(self) -> TokenizerBundle:
-        """Its tokenizer and its chat template."""
+        """The tokenizer and the chat template."""
         ...
 
     @property
     def max_seq_len(self) -> int:
-        """Tokens of prompt and answer together."""
+        """Limit of prompt and answer together, in tokens."""
         ...
 
     def answer(self, request: ChatRequest, context: RequestContext, progress: ProgressListener) -> ChatAnswer:
-        """Write the answer; the listener receives its text in pieces, which add up to the answer's.
+        """Write the answer; the listener receives its text in pieces.
 
-        Raises BadRequest where the chat template does not take the messages or a number makes no sense, TooLarge where
-        the prompt leaves no room in the context; Busy, Cancelled, DeadlinePassed, ModelFailed, or ModelUnavailable once
-        the model is closed.
+        Raises BadRequest if the chat template does not accept the messages or a parameter is invalid, TooLarge if the
+        prompt leaves no room in the context, Busy, Cancelled, DeadlinePassed, ModelFailed, or ModelUnavailable once the
+        model is closed.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ModelMerge:
-    r"""The model's whole file, with "\n" lines. `truncated` says that the token limit cut it.
+    r"""The whole file as the model merged it, with "\n" lines. `truncated`: the token limit cut it.
 
-    `timings`: `prompt_ms` to build the prompt, `prefill_ms` to the end of the pass that confirms the first tokens,
-    `decode_ms` for the rest; `scope_ms` to find the regions, `score_ms` to score readings that were all in doubt, which
-    `readings` are. `scope` is what the model was given of the file, `checks` are those that only whoever gave it can
-    make.
+    timings: `scope_ms` to find the regions, `prompt_ms` to build the prompt, `prefill_ms` to the end of the pass that
+    confirmed the first tokens, `decode_ms` for the rest, `score_ms` if readings were scored before. scope: the part of
+    the file that the model was given. checks: those that need the scope. readings: those that were scored, if none of
+    them was chosen.
     """
 
     text: str
@@ -140,11 +140,10 @@ class ModelMerge:
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """Which of a task's candidates a model holds for the likeliest.
+    """The candidate that a model chose. `timings` and `scope` as in `ModelMerge`.
 
-    `number` is its index in `by_rule.candidates`, None where the model is in doubt and may not write. `readings` are
-    those of them that were scored, in their order: all that the checks let pass. `timings` and `scope` as in
-    `ModelMerge`.
+    number: its index in `by_rule.candidates`; None if no candidate is likely enough and the model may not write.
+    readings: the scored candidates, in their order, which are those that pass the checks.
     """
 
     number: int | None
@@ -156,10 +155,10 @@ class ModelChoice:
 
 @dataclass(frozen=True, slots=True)
 class ModelTask:
-    r"""One edit of one file that a model is to decide.
+    r"""One edit of one file that a model has to decide.
 
-    text: the file, with "\n" lines. edit: what `request.edit` was read as. by_rule: what the rules made of it, which
-    tells where it can touch the file and how the answer is likely to read.
+    text: the file, with "\n" lines. edit: `request.edit`, parsed. by_rule: the result of the rules, which shows the
+    places that the edit can touch, and likely answers.
     """
 
     text: str
@@ -169,30 +168,30 @@ class ModelTask:
 
 
 class Merger(Protocol):
-    """A model, as the apply pipeline sees it; any number of threads may use it at once."""
+    """A model as the apply pipeline uses it. Thread-safe."""
 
     @property
     def name(self) -> str:
-        """The model's name in the catalogue, or its file's."""
+        """The model's name in the catalogue, or the name of its file."""
         ...
 
     def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
         """Have the model write the task's file with its edit applied.
 
-        Raises TooLarge where file, edit and answer do not fit the context; BadRequest on bad sampling values; Busy,
-        Cancelled, DeadlinePassed, ModelFailed, or ModelUnavailable once it is closed.
+        Raises TooLarge if file, edit and answer do not fit the context, BadRequest for invalid sampling parameters,
+        Busy, Cancelled, DeadlinePassed, ModelFailed, or ModelUnavailable once it is closed.
         """
         ...
 
     def choose(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelChoice | ModelMerge:
-        """Have the model choose among the task's candidates, one at least; in doubt, write the merge itself.
+        """Have the model choose one of the task's candidates, at least one; in doubt, it writes the merge.
 
-        It does not write where `min_certainty` refuses what a model wrote. Raises what `merge` raises.
+        It does not write if `min_certainty` refuses what a model wrote. Raises what `merge` raises.
         """
         ...
 
     def chat(self) -> ChatModel:
-        """The same model, to be asked for answers in a chat."""
+        """Return the same model for chats."""
         ...
 
     def stats(self) -> EngineStats | None:
@@ -200,17 +199,17 @@ class Merger(Protocol):
         ...
 
     def close(self) -> None:
-        """Take no more edits; those that are being merged fail."""
+        """Accept no more edits; running merges fail."""
         ...
 
 
-def resolve_reuse_mode(asked: ReuseName | None, otherwise: ReuseName) -> ReuseMode:
+def resolve_reuse_mode(asked: ReuseName | None, default: ReuseName) -> ReuseMode:
     """Return the reuse mode of a request, or the default; raises Unsupported for `balanced`.
 
-    `balanced` keeps the old file in the prompt and tells what changed behind it. One edit has no earlier turn whose
-    prompt could be kept.
+    `balanced` keeps the old file in the prompt, followed by notes on its changes. A single edit has no earlier turn
+    whose prompt could be kept.
     """
-    name = asked or otherwise
+    name = asked or default
     if name == "balanced":
         raise Unsupported(
             "reuse 'balanced' is for sessions, which keep a file's old text and add what changed; for a single edit "
@@ -220,11 +219,11 @@ def resolve_reuse_mode(asked: ReuseName | None, otherwise: ReuseName) -> ReuseMo
     return name
 
 
-def reuse_of(prompt: ApplyPrompt, mode: ReuseMode) -> Reuse:
-    """Return which KV the engine may reuse for the prompt: in approximate modes that of parts of the file only.
+def build_reuse(prompt: ApplyPrompt, mode: ReuseMode) -> Reuse:
+    """Return the KV that the engine may reuse for the prompt: in approximate modes only that of parts of the file.
 
-    The preamble is run where it is not cached, so that it is exact for all edits after this one. The edit and the
-    question are run always: they are about this very file, and a snippet that quotes the file would take its KV.
+    The preamble is computed unless it is cached, so that it is exact for all later edits. The edit and the question are
+    always computed: they are about this file, and a snippet that quotes the file would reuse its KV.
     """
     if mode == "exact":
         return EXACT
@@ -239,24 +238,24 @@ def render_blocks(edit: ParsedEdit) -> str:
         pairs = [(item.old, item.new) for item in changes.items]
     elif isinstance(changes, tuple):
         pairs = [("\n".join(change.before), "\n".join(change.after)) for change in changes]
-        if not all(_quotes(change) for change in changes):
+        if not all(_has_old_lines(change) for change in changes):
             return ""
     else:
         return ""
-    blocks = (f"<<<<<<< SEARCH\n{old}\n=======\n{_line(new)}>>>>>>> REPLACE\n" for old, new in pairs)
+    blocks = (f"<<<<<<< SEARCH\n{old}\n=======\n{_end_line(new)}>>>>>>> REPLACE\n" for old, new in pairs)
     return "".join(blocks)
 
 
-def _quotes(change: Replacement) -> bool:
+def _has_old_lines(change: Replacement) -> bool:
     return bool(change.before) and not change.hint.pinned
 
 
-def _line(text: str) -> str:
+def _end_line(text: str) -> str:
     return text + "\n" if text else ""
 
 
 class ModelSlot:
-    """A model that loads later; `get` raises ModelUnavailable until `load` has run."""
+    """A model that is loaded later; `get` raises ModelUnavailable until then."""
 
     def __init__(self, name: str, load: Callable[[], Merger]) -> None:
         self.name = name
@@ -269,7 +268,7 @@ class ModelSlot:
         return self.get_loaded()
 
     def get_loaded(self) -> Merger:
-        """The model if it is there already; never waits, raises as `get` does."""
+        """Return the model if it is loaded; never waits, raises as `get` does."""
         if self._fault is not None:
             raise self._fault
         if self._merger is None:
@@ -277,7 +276,7 @@ class ModelSlot:
         return self._merger
 
     def chat(self) -> ChatModel:
-        """The model, to be asked for answers in a chat; raises what `get` raises."""
+        """Return the model for chats; raises what `get` raises."""
         return self.get().chat()
 
     @property
@@ -300,7 +299,7 @@ class ModelSlot:
             self._merger.close()
 
     def load_in_background(self, on_loaded: Callable[[], None], on_fault: Callable[[HunkError], None]) -> None:
-        """Load in a thread of its own and tell how it ended."""
+        """Load the model in a new thread, and call `on_loaded` or `on_fault`."""
 
         def work() -> None:
             try:
@@ -320,14 +319,14 @@ def to_model_unavailable(name: str, error: Exception) -> ModelUnavailable:
 
 
 class ModelOnDemand(ModelSlot):
-    """Loads in the thread that needs the model first, and others wait for it. What fails is tried again."""
+    """Loads the model in the first thread that needs it; others wait. After a failure the next call tries again."""
 
     def __init__(self, name: str, load: Callable[[], Merger]) -> None:
         super().__init__(name, load)
         self._loading = threading.Lock()
 
     def get(self) -> Merger:
-        """The model; raises what loading raises."""
+        """Return the model; raises what loading raises."""
         with self._loading:
             if not self.is_ready:
                 try:
@@ -339,7 +338,7 @@ class ModelOnDemand(ModelSlot):
         return self.get_loaded()
 
     def close(self) -> None:
-        """Close the model, and hold it no more."""
+        """Close the model and release it."""
         with self._loading:
             super().close()
             self._merger = None

@@ -24,10 +24,10 @@ from repo_cache.types import FileTokens
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    r"""One region and what a model has to know of it: texts without their final newline.
+    r"""One region, and its texts in the prompt, without their final newline.
 
-    `merges` and `prediction` are guesses at the answer, whose lines all end with "\n": the editor's, best first, and
-    the sender's.
+    `merges` and `prediction` are guesses of the answer: the editor's, best first, and the sender's. Each of their lines
+    ends with "\n".
     """
 
     region: Region
@@ -37,20 +37,20 @@ class Question:
     prediction: str | None
 
 
-def scope_of(task: ModelTask) -> Scope:
-    """The regions that the request's `scope` asks for."""
+def find_scope(task: ModelTask) -> Scope:
+    """Return the regions to ask about, or the whole file if the request's `scope` says so."""
     if task.request.scope == "file":
-        return whole_file(task)
+        return build_whole_scope(task)
     return editor_scope.find_regions(task.text, task.edit, task.by_rule, find_language(task.request.path))
 
 
-def whole_file(task: ModelTask) -> Scope:
-    """All of the file as one region."""
+def build_whole_scope(task: ModelTask) -> Scope:
+    """Return the whole file as one region."""
     return editor_scope.build_whole_scope(task.text, task.edit, task.by_rule)
 
 
-def questions(task: ModelTask, scope: Scope) -> list[Question]:
-    """The questions of a scope's regions, in the order of the file."""
+def build_questions(task: ModelTask, scope: Scope) -> list[Question]:
+    """Return a question for each region of a scope, in the order of the file."""
     expected: tuple[str, ...] | None = None
     if task.request.prediction is not None:
         expected = editor_scope.cut(task.text, _normalize_prediction(task.request.prediction), scope.regions)
@@ -67,7 +67,7 @@ def questions(task: ModelTask, scope: Scope) -> list[Question]:
 
 
 def describe_scope(scope: Scope) -> GivenScope:
-    """The scope as the answer tells it."""
+    """Return the scope as it is reported in the result."""
     regions = tuple((region.first_line + 1, region.end_line) for region in scope.regions if region.num_lines)
     num_lines = sum(region.num_lines for region in scope.regions)
     return GivenScope("file" if scope.whole else "regions", regions, num_lines, scope.num_lines)
@@ -82,26 +82,26 @@ def _edit_text(task: ModelTask, part: ParsedEdit | None) -> str:
 
 
 def _normalize_prediction(prediction: str) -> str:
-    r"""A prediction with "\n" lines and no BOM, as the texts are that the model sees."""
+    r"""Return a prediction with "\n" lines and no BOM, as in the texts that the model sees."""
     return prediction.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
 NEAR_BYTES = 512
-"""A text that differs from the file in a longer stretch is encoded whole, word by word: each word is cached."""
+"""A text with a longer change is encoded whole, word by word: the tokenizer caches words."""
 
 
 class FileEncoder:
-    """The tokenizer of one question: every text gets the ids that it has alone, for what of it is not the file's.
+    """Encodes the texts of one question, most of which are nearly the file.
 
-    A prompt holds the file, its draft the file again, with its closing tag: of those, only what lies around the
-    difference is encoded (`repo_cache.incremental`, which proves it exact). For 4,400 tokens that takes 0.1 ms, where
-    the whole file takes 12 ms, and 2 to 5 ms word by word.
+    A prompt contains the file, and its draft contains the file again with a closing tag. Of such a text only the part
+    around the difference is encoded; the ids are those of the whole text (`repo_cache.incremental` proves it). For
+    4,400 tokens that takes 0.1 ms instead of 12 ms, or 2 to 5 ms word by word.
     """
 
     def __init__(self, tokenizer: BPETokenizer, path: str, text: str, known: FileTokens | None = None) -> None:
-        """`path` tells the language. `known` are the tokens of just this text, where they are at hand.
+        """`path` gives the language. `known` are the tokens of exactly this text, if they are indexed.
 
-        Raises TokenizerError for a byte that the vocabulary lacks.
+        Raises TokenizerError if the vocabulary lacks a byte.
         """
         self._tokenizer = tokenizer
         self._path = path
@@ -110,7 +110,7 @@ class FileEncoder:
         self._file = encode_text(tokenizer, data) if known is None else restore_text(tokenizer, known.token_ids, data)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text in which nothing is a control token; raises TokenizerError."""
+        """Encode a text without control tokens; raises TokenizerError."""
         data = text.encode()
         change = find_text_change(self._file.data, data)
         if change is not None and change.new_end - change.start > NEAR_BYTES:
@@ -121,13 +121,11 @@ class FileEncoder:
         return found
 
     def encode_template(self, text: str) -> list[int]:
-        """Ids of a text of ours, in which names of control tokens are control tokens."""
+        """Encode text of the chat template, in which names of control tokens are control tokens."""
         return self._tokenizer.encode_template(text)
 
     def span_ends(self, token_ids: list[int]) -> list[int]:
-        """Return the ends of the file's spans in the ids of its text, or of its text without the final newline:
-        ascending.
-        """
+        """Return the ends of the file's spans in the ids of its text with or without the final newline, ascending."""
         own = self._file.token_ids
         num_same = len(own) if len(token_ids) >= len(own) else len(token_ids)
         differs = np.flatnonzero(own[:num_same] != np.array(token_ids[:num_same], np.uint32))
@@ -137,7 +135,7 @@ class FileEncoder:
 
     @cached_property
     def _ends(self) -> NDArray[np.uint32]:
-        """Return the ends of the spans of the whole text, which parses it unless they are known."""
+        """The ends of the spans of the whole text; parses the text unless they are known."""
         if self._known is not None:
             return self._known.spans.ends
         language = repo_syntax.find_language(self._path)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent_runtime.llm.generate import Follow, Run, run_together
+from agent_runtime.llm.generate import Follow, RunResults, run_requests
 from agent_runtime.llm.interface import ModelTask
 from agent_runtime.prompt import ApplyPrompt
 from agent_runtime.request_context import ProgressListener, RequestContext
@@ -19,9 +19,9 @@ from engine.engine import Engine
 from engine.types import GenerationRequest
 
 
-def sound(task: ModelTask, scope: Scope) -> list[int]:
-    """The numbers of the task's candidates that change nothing outside of the scope's regions and that the checks let
-    pass under the request's policy.
+def find_valid_candidates(task: ModelTask, scope: Scope) -> list[int]:
+    """Return the indices of the task's candidates that change only the scope's regions and pass the checks under the
+    request's policy.
     """
     if not isinstance(task.by_rule, Unresolved):
         return []
@@ -29,44 +29,44 @@ def sound(task: ModelTask, scope: Scope) -> list[int]:
     return [
         number
         for number, candidate in enumerate(task.by_rule.candidates)
-        if is_confined(task.text, candidate.text, scope.regions)  # it takes less than the checks
+        if is_confined(task.text, candidate.text, scope.regions)  # cheaper than the checks
         and is_accepted(verify(task.text, candidate.text, task.edit, language, instructions=said), task.request.policy)
     ]
 
 
-NUM_BEHIND = 8
-"""Tokens after the last difference that belong to a part: an omission shows in the tokens that follow it."""
+NUM_TOKENS_AFTER = 8
+"""Tokens that are scored after the last difference: an omission shows in the tokens that follow it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Siblings:
-    """Token ids: `trunk` is what every answer begins with, `parts[i]` is how the i-th goes on from there.
+class AnswerDivergence:
+    """Token ids: the common `prefix` of all answers, and `parts[i]`, the continuation of the i-th answer.
 
-    Parts end `NUM_BEHIND` tokens behind the last difference, or with their answer; none is empty.
+    A part ends `NUM_TOKENS_AFTER` tokens after the last difference, or with its answer; none is empty.
     """
 
-    trunk: Sequence[int]
+    prefix: Sequence[int]
     parts: tuple[Sequence[int], ...]
 
 
-def siblings(answers: Sequence[Sequence[int]], unchanged: Sequence[int]) -> Siblings | None:
-    """Split answers at their differences from each other and from `unchanged`; None if there are none.
+def find_divergence(answers: Sequence[Sequence[int]], unchanged: Sequence[int]) -> AnswerDivergence | None:
+    """Find where answers differ from each other and from `unchanged`; return None if they do not.
 
-    Example, with 2 tokens behind: "a b c d e f", "a b d e f" and, unchanged, "a x c d e f" have the trunk "a" and the
-    parts "b c d e" and "b d e".
+    Example, with 2 tokens after the last difference: the answers "a b c d e f" and "a b d e f", and "a x c d e f"
+    unchanged, have the prefix "a" and the parts "b c d e" and "b d e".
     """
     everything = [*answers, unchanged]
-    num_before = min(common_start(everything), min(map(len, everything)) - 1)  # one may be another's beginning
+    num_before = min(count_common_prefix(everything), min(map(len, everything)) - 1)  # one may be another's beginning
     rests = [answer[num_before:] for answer in everything]
-    num_behind = common_start([rest[::-1] for rest in rests])
+    num_behind = count_common_prefix([rest[::-1] for rest in rests])
     if all(len(rest) == num_behind for rest in rests):
         return None
-    parts = tuple(rest[: len(rest) - num_behind + NUM_BEHIND] for rest in rests[:-1])
-    return Siblings(answers[0][:num_before], parts)
+    parts = tuple(rest[: len(rest) - num_behind + NUM_TOKENS_AFTER] for rest in rests[:-1])
+    return AnswerDivergence(answers[0][:num_before], parts)
 
 
-def common_start(sequences: Sequence[Sequence[int]]) -> int:
-    """How many tokens all begin with in common."""
+def count_common_prefix(sequences: Sequence[Sequence[int]]) -> int:
+    """Return the length of the common prefix."""
     first, *others = sequences
     for at, token_id in enumerate(first):
         if any(at >= len(other) or other[at] != token_id for other in others):
@@ -75,7 +75,7 @@ def common_start(sequences: Sequence[Sequence[int]]) -> int:
 
 
 Logprobs = tuple[float, ...]
-"""Log-probabilities of some tokens, each given those before it."""
+"""Log-probabilities of consecutive tokens, each given those before it."""
 
 
 def score_answers(
@@ -84,31 +84,30 @@ def score_answers(
     answers: Sequence[Sequence[Sequence[int]]],
     context: RequestContext,
     progress: ProgressListener,
-    run: Run,
+    run: RunResults,
     deadline_s: float | None = None,
     salt: str = "",
     follow: Follow | None = None,
 ) -> list[list[Logprobs]]:
-    """Score `answers[q]`, the token ids of some answers to the question of `prompts[q]`.
+    """Score `answers[q]`, the token ids of possible answers to the question of `prompts[q]`.
 
-    Returned for each question and answer: the log-probabilities of the tokens from the first at which the answers part,
-    or change the file, to a few behind the last such (`siblings`); none where nothing differs. Equal answers are run
-    once. The trunk goes into the prompt, so the engine computes it once for all of them; the parts of all questions
-    ride in the same passes. Raises what the engine raises.
+    Returns for each question and answer the log-probabilities of its part (`find_divergence`), () if nothing differs.
+    The common prefix is added to the prompt, so the engine computes it once. Equal answers are run once, and the parts
+    of all questions share forward passes. Raises what the engine raises.
     """
     requests: list[GenerationRequest] = []
     regions: list[int] = []
     places: list[list[int | None]] = []
     for region, (prompt, ids) in enumerate(zip(prompts, answers, strict=True)):
         distinct = list(dict.fromkeys(tuple(answer) for answer in ids))
-        found = siblings(distinct, prompt.file_ids)
+        found = find_divergence(distinct, prompt.file_ids)
         if found is None:
             places.append([None] * len(ids))
             continue
         places.append([len(requests) + distinct.index(tuple(answer)) for answer in ids])
         requests += [
             GenerationRequest(
-                [*prompt.token_ids, *found.trunk],
+                [*prompt.token_ids, *found.prefix],
                 len(part),
                 forced_ids=part,
                 logprobs=0,
@@ -120,32 +119,34 @@ def score_answers(
         regions += [region] * len(found.parts)
     num_before = len(run.results)
     texts = [] if follow is None else list(map(follow, requests, regions))
-    run_together(engine, [(request, None) for request in requests], context, progress, run, texts)
+    run_requests(engine, [(request, None) for request in requests], context, progress, run, texts)
     given = [tuple(each.logprob for each in result.logprobs) for result in run.results[num_before:]]
     return [[() if place is None else given[place] for place in of_question] for of_question in places]
 
 
-TRUST = 0.25
-"""Weight of a model's log-probability relative to the logarithm of the editor's score."""
+LOGPROB_WEIGHT = 0.25
+"""Weight of the model's log-probability relative to the logarithm of the editor's score."""
 
 LEAST_WEIGHT = 0.8
-"""The share of all weight that a reading must have to be taken."""
+"""Minimum share of all weight of a reading that is chosen."""
 
 LEAST_LOGPROB = math.log(0.02)
-"""Minimum log-probability of the least likely token of a taken reading; below it the model would write another text."""
+"""Minimum log-probability of the least likely token of a chosen reading; below it the model would write another one."""
 
 
-def weigh(candidates: Sequence[Candidate], logprobs: Sequence[Sequence[Logprobs]]) -> tuple[ScoredReading, ...]:
-    """The readings with their weights; `logprobs[q][c]` is what the model thinks of candidate c in question q.
+def score_readings(
+    candidates: Sequence[Candidate], logprobs: Sequence[Sequence[Logprobs]]
+) -> tuple[ScoredReading, ...]:
+    """Return the readings with their scores, which sum to 1; `logprobs[q][c]` are those of candidate c in question q.
 
-    As in Bayes' rule: a reading weighs its score by rule times its probability as the model's answer, the latter to the
-    power of `TRUST`, as models are surer than they are right. Sums, not means: the answers to a question go on from the
-    same tokens, what is copied costs next to nothing however long it is, and the one token at which an answer keeps or
-    drops twenty lines must not be lost in their mean.
+    As in Bayes' rule, the weight of a reading is its score by rule times its probability as the model's answer. The
+    latter is raised to the power of `LOGPROB_WEIGHT`, since models are overconfident. Log-probabilities are summed, not
+    averaged: a copied token adds almost nothing, and the one token that keeps or drops twenty lines must not be lost in
+    a mean.
     """
     of_each = [[logprob for question in logprobs for logprob in question[at]] for at in range(len(candidates))]
     exponents = [
-        math.log(candidate.score) + TRUST * math.fsum(found)
+        math.log(candidate.score) + LOGPROB_WEIGHT * math.fsum(found)
         for candidate, found in zip(candidates, of_each, strict=True)
     ]
     weights = [math.exp(exponent - max(exponents)) for exponent in exponents]
@@ -160,8 +161,8 @@ def weigh(candidates: Sequence[Candidate], logprobs: Sequence[Sequence[Logprobs]
     )
 
 
-def best_of(readings: Sequence[ScoredReading]) -> int | None:
-    """The reading to take; None where two are nearly as good, or the model would write none of them."""
+def pick_reading(readings: Sequence[ScoredReading]) -> int | None:
+    """Return the index of the best reading; None if another is nearly as good, or the model would write neither."""
     best = max(range(len(readings)), key=lambda at: readings[at].score)
     chosen = readings[best]
     return best if chosen.score >= LEAST_WEIGHT and chosen.least_logprob >= LEAST_LOGPROB else None

@@ -16,7 +16,7 @@ from agent_runtime.errors import Cancelled, Stale
 from agent_runtime.files import MAX_EDIT_BYTES, check_size
 from agent_runtime.llm.interface import ModelOnDemand
 from agent_runtime.request_context import ProgressListener, RequestContext
-from agent_runtime.types import UNSEEN, ApplyRequest, ApplyResult, Certainty, Mode, Options, surest
+from agent_runtime.types import WRITE_CERTAINTY, ApplyRequest, ApplyResult, Certainty, Mode, Options, find_surest
 from agent_runtime.workspace.registry import DEFAULT
 from agent_runtime.workspace.workspace import Workspace
 
@@ -66,8 +66,8 @@ def build_options(edit: Edit, given: Options) -> dict[str, Any]:
     started with. An edit may ask for more, never for less.
     """
     mode: Mode = "auto" if given.mode == "model" else given.mode
-    floor = given.min_certainty or UNSEEN
-    least = surest((floor, edit.min_certainty or floor))
+    floor = given.min_certainty or WRITE_CERTAINTY
+    least = find_surest((floor, edit.min_certainty or floor))
     return given.options() | {"instruction": edit.instruction, "mode": mode, "min_certainty": least}
 
 

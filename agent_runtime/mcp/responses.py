@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent_runtime.errors import EditRefused, HunkError, ModelUnavailable, Stale
 from agent_runtime.mcp.backends import BackendStatus, FileText
-from agent_runtime.serialization import problem_of
-from agent_runtime.types import ApplyResult, Certainty, FileResult, Method, Reason, Status, percent
+from agent_runtime.serialization import problem_to_json
+from agent_runtime.types import ApplyResult, Certainty, FileResult, Method, Reason, Status, format_percent
 from editor.types import LineKind
 
 MAX_REASONS = 5
@@ -128,7 +128,9 @@ def fault_response(fault: HunkError) -> CallToolResult:
             texts.append("A model is needed because no rule decides this edit; one that matches exactly needs none.")
         for reason in fault.reasons[:MAX_REASONS]:
             texts += _format_reason(reason, message=str(fault))
-    return CallToolResult(content=[_make_text("\n".join(texts))], structured_content=problem_of(fault), is_error=True)
+    return CallToolResult(
+        content=[_make_text("\n".join(texts))], structured_content=problem_to_json(fault), is_error=True
+    )
 
 
 def read_response(file: FileText, start_line: int | None, end_line: int | None) -> CallToolResult:
@@ -191,7 +193,7 @@ def _format_reason(reason: Reason, *, message: str) -> list[str]:
     if reason.nearest:
         texts += ["", reason.nearest]
     for number, reading in enumerate(reason.candidates, 1):
-        sure = "" if reading.confidence is None else f" ({percent(reading.confidence)} sure)"
+        sure = "" if reading.confidence is None else f" ({format_percent(reading.confidence)} sure)"
         texts += ["", f"reading {number}: {reading.why}{sure}", reading.diff]
     if reason.suggestion:
         texts += ["", reason.suggestion]

@@ -32,7 +32,7 @@ from agent_runtime.errors import (
     Unsupported,
     WorkspaceMissing,
 )
-from agent_runtime.serialization import problem_of, result_to_json
+from agent_runtime.serialization import problem_to_json, result_to_json
 from agent_runtime.server.problems import PROBLEM_MEDIA
 from agent_runtime.server.schemas import EXAMPLES as SENT
 from agent_runtime.types import ApplyRequest, FileResult, Reason, Status, Usage
@@ -84,7 +84,7 @@ def problems(*faults: type[HunkError]) -> Responses:
     answers: Responses = {}
     for fault in faults:
         answer = answers.setdefault(fault.http_status, _answer())
-        example = problem_of(_sample(fault))
+        example = problem_to_json(_sample(fault))
         kinds = answer["content"][PROBLEM_MEDIA]["examples"]
         kinds[fault.kind] = {"summary": example["title"], "value": example}
         answer["description"] = " · ".join(f"`{kind}`: {one['summary']}" for kind, one in kinds.items())

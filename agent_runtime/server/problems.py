@@ -24,7 +24,7 @@ from agent_runtime.errors import (
     Unsupported,
     UnsupportedMedia,
 )
-from agent_runtime.serialization import PROBLEM_TYPE, problem_of
+from agent_runtime.serialization import PROBLEM_TYPE, problem_to_json
 from agent_runtime.server.request_id import HEADER, request_id
 from agent_runtime.server.schemas import fault_of_validation
 
@@ -89,7 +89,7 @@ def is_openai(scope: Scope) -> bool:
 
 def error_response(fault: HunkError) -> Response:
     """A fault as OpenAI's error."""
-    problem = problem_of(fault)
+    problem = problem_to_json(fault)
     return Response(_encode(problem), status_of(problem), media_type="application/json")
 
 
@@ -160,7 +160,7 @@ def add_problems(app: FastAPI) -> None:
 
 def problem_response(fault: HunkError) -> Response:
     """A fault as the answer to a request."""
-    body = json.dumps(problem_of(fault))  # in ASCII: what was sent may hold a lone surrogate, and is quoted
+    body = json.dumps(problem_to_json(fault))  # in ASCII: what was sent may hold a lone surrogate, and is quoted
     return Response(body, fault.http_status, headers_of(fault), media_type=PROBLEM_MEDIA)
 
 

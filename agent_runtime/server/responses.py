@@ -18,7 +18,7 @@ from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
 from agent_runtime.errors import HunkError
-from agent_runtime.serialization import problem_of, result_to_json
+from agent_runtime.serialization import problem_to_json, result_to_json
 from agent_runtime.server.problems import PROBLEM_MEDIA, headers_of
 from agent_runtime.types import ApplyResult
 
@@ -91,7 +91,7 @@ def _write(value: Any, written: BytesIO) -> None:
 
 def encode_problem(fault: HunkError) -> EncodedAnswer:
     """The answer to a request that has failed."""
-    content = json.dumps(problem_of(fault))  # in ASCII: what was sent may hold a lone surrogate, and is quoted
+    content = json.dumps(problem_to_json(fault))  # in ASCII: what was sent may hold a lone surrogate, and is quoted
     return EncodedAnswer(fault.http_status, content.encode(), headers_of(fault))
 
 

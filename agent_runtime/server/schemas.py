@@ -19,7 +19,7 @@ from agent_runtime.types import (
     Mode,
     ReuseName,
     ScopeName,
-    min_certainty_of,
+    resolve_min_certainty,
 )
 from editor.types import FormatName, Policy
 
@@ -146,7 +146,7 @@ class ApplyBody(BaseModel):
 
     def options(self, salt: str = "") -> dict[str, Any]:
         """Return the options of every file; the salt comes from the sender, not from the body."""
-        least = min_certainty_of(self.min_certainty, self.mode, write=self.write)
+        least = resolve_min_certainty(self.min_certainty, self.mode, write=self.write)
         return {name: getattr(self, name) for name in SENT_OPTIONS} | {"min_certainty": least, "salt": salt}
 
 
@@ -245,5 +245,5 @@ class SessionApplyBody(BaseModel):
 
     def options(self) -> dict[str, Any]:
         """How the edit is merged."""
-        least = min_certainty_of(self.min_certainty, self.mode, write=self.write)
+        least = resolve_min_certainty(self.min_certainty, self.mode, write=self.write)
         return {name: getattr(self, name) for name in SENT_OPTIONS} | {"min_certainty": least}

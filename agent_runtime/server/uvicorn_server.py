@@ -24,7 +24,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from agent_runtime.errors import BadRequest, HunkError, TooManyConnections
-from agent_runtime.serialization import problem_of
+from agent_runtime.serialization import problem_to_json
 from agent_runtime.server.admission import Drain
 from agent_runtime.server.auth import network_of
 from agent_runtime.telemetry.systemd import tell_systemd
@@ -232,7 +232,7 @@ class PatientConnection(H11Protocol):
 
 
 def _raw(fault: HunkError) -> bytes:
-    body = json.dumps(problem_of(fault)).encode()
+    body = json.dumps(problem_to_json(fault)).encode()
     retry = f"Retry-After: {fault.retry_after_s:.0f}\r\n" if fault.retry_after_s else ""
     safe = "".join(f"{name}: {value}\r\n" for name, value in SAFE_HEADERS)
     head = (

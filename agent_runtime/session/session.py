@@ -16,7 +16,7 @@ from agent_runtime.access import Principal
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import BadRequest, SessionBusy, SessionMissing, Stale, TooLarge, TooManyRequests
 from agent_runtime.files import MAX_EDIT_BYTES, check_size
-from agent_runtime.llm.interface import ChatModel, ChatRequest, ReadyPrompt
+from agent_runtime.llm.interface import ChatModel, ChatRequest, EncodedPrompt
 from agent_runtime.request_context import NO_PROGRESS, ProgressListener, RequestContext, Timings
 from agent_runtime.session.files import ReadFile, SeenFile, SessionFiles
 from agent_runtime.session.prompt import HistoryMessage, PromptLayout, SessionPrompt
@@ -172,7 +172,7 @@ class ServerSession:
             with timings.phase("layout"):
                 prompt = self._build_prompt(chat, files, question, clock)
             request = ChatRequest(
-                prompt=ReadyPrompt(prompt.token_ids, prompt.to_reuse()),
+                prompt=EncodedPrompt(prompt.token_ids, prompt.to_reuse()),
                 max_tokens=max_tokens or MAX_ANSWER_TOKENS,
                 temperature=temperature,
                 top_p=top_p,

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_runtime.errors import BadFile, HunkError
-from agent_runtime.files import TEMPORARY, bytes_of, lock_folder, replace_file, sync_folder
+from agent_runtime.files import TEMPORARY, lock_folder, read_descriptor, replace_file, sync_folder
 from agent_runtime.workspace.sandbox import ConfinedFolder, is_below
 from repo_cache.files import FOLDER_FLAGS, READ_FLAGS, make_private, open_below
 
@@ -366,7 +366,7 @@ def _read_copy(descriptor: int, folder: str, name: str) -> RecordCopy:
     """Read and check one copy; raises OSError, HunkError, ValueError or RecursionError."""
     copy = os.open(name, READ_FLAGS, dir_fd=descriptor)
     state = os.fstat(copy)
-    noted = json.loads(bytes_of(copy, name, MAX_RECORD_BYTES))
+    noted = json.loads(read_descriptor(copy, name, MAX_RECORD_BYTES))
     if not isinstance(noted, dict) or noted.get("inode") != state.st_ino:
         raise ValueError("copied, or put there by somebody else")
     if os.fstat(descriptor).st_mode & stat.S_ISVTX and state.st_uid != os.geteuid():

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from agent_runtime.errors import BadFile, HunkError, Stale
-from agent_runtime.files import bytes_of
+from agent_runtime.files import read_descriptor
 from agent_runtime.workspace.journal import (
     LOG,
     NUM_TRIES,
@@ -117,7 +117,7 @@ def _back_up(folder: int, name: str, kept: str) -> None:
             os.unlink(kept, dir_fd=folder)
         descriptor = os.open(name, READ_FLAGS, dir_fd=folder)
         like = os.fstat(descriptor)
-        create_file(folder, kept, bytes_of(descriptor, name), like)
+        create_file(folder, kept, read_descriptor(descriptor, name), like)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from agent_runtime.errors import BadFile, BadRequest, FileMissing, OutsideRoot, TooLarge
-from agent_runtime.files import bytes_of, check_regular
+from agent_runtime.files import check_regular, read_descriptor
 from repo_cache.files import FOLDER_FLAGS, PASSAGE_FLAGS, READ_FLAGS, is_git, open_below
 
 NUM_LOOKS = 16
@@ -52,7 +52,7 @@ class ConfinedFolder:
 
     def read(self, path: str) -> bytes:
         """Read a file; raises OutsideRoot, FileMissing, TooLarge or BadFile."""
-        return self.call_with_real_path(path, lambda real: bytes_of(self._open_file(real, path), path))
+        return self.call_with_real_path(path, lambda real: read_descriptor(self._open_file(real, path), path))
 
     def call_with_real_path(self, path: str, act: Callable[[str], Found]) -> Found:
         """Call `act` with the real path; if a name in it has become a link, resolve it and call again.
@@ -196,7 +196,7 @@ def read_digest_at(folder: int, name: str) -> str:
             return "link to " + sha256(os.fsencode(os.readlink(name, dir_fd=folder))).hexdigest()
         if not stat.S_ISREG(state.st_mode):
             return "no file"
-        return sha256(bytes_of(os.open(name, READ_FLAGS, dir_fd=folder), name)).hexdigest()
+        return sha256(read_descriptor(os.open(name, READ_FLAGS, dir_fd=folder), name)).hexdigest()
     except FileNotFoundError:
         return ABSENT
     except TooLarge:

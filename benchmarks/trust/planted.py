@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rapidfuzz import fuzz
 
-from agent_runtime.apply.pipeline import Applier, edit_for
+from agent_runtime.apply.pipeline import Applier, select_edit
 from agent_runtime.errors import HunkError
 from agent_runtime.llm.interface import ChatModel, ModelChoice, ModelMerge, ModelTask
 from agent_runtime.request_context import ProgressListener, RequestContext
@@ -266,7 +266,7 @@ def measure_all(tasks: Sequence[Task], workers: int) -> Iterator[list[Row]]:
 def measure(case: Case, names: Iterable[str], seed: int) -> list[Row]:
     """Send the right result of a case, and one with each of the named corruptions in it; [] where it is no edit."""
     try:
-        edit = edit_for(case.path, parse_files(case.edit, "auto", case.path))
+        edit = select_edit(case.path, parse_files(case.edit, "auto", case.path))
     except EditorError as error:
         return [_make_row(case, RIGHT, "rejected", "rejected", (f"not parsed: {error}",))]
     right = RightText(case)

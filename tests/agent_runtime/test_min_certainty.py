@@ -23,7 +23,7 @@ from agent_runtime.errors import EditRefused, ModelUnavailable
 from agent_runtime.llm.interface import ModelMerge, ModelOnDemand, ModelTask
 from agent_runtime.mcp.backends import LocalBackend, make_local_applier
 from agent_runtime.request_context import ProgressListener, RequestContext
-from agent_runtime.serialization import fault_of, problem_of
+from agent_runtime.serialization import problem_from_json, problem_to_json
 from agent_runtime.types import (
     CERTAINTIES,
     ApplyRequest,
@@ -31,10 +31,10 @@ from agent_runtime.types import (
     Options,
     PatchRequest,
     Usage,
-    describe,
+    describe_certainty,
+    find_least_sure,
+    find_surest,
     is_as_sure,
-    least_sure,
-    surest,
 )
 from editor import patch_set
 from editor.types import AlreadyApplied, Candidate, Merged, MergeOutcome, Unresolved
@@ -99,16 +99,18 @@ def test_certainties_have_one_order() -> None:
     assert CERTAINTIES == ("certain", "likely", "scored", "model")
     for number, one in enumerate(CERTAINTIES):
         assert [is_as_sure(other, one) for other in CERTAINTIES] == [at <= number for at in range(4)]
-    assert least_sure(["certain", "scored", "likely"]) == "scored"
-    assert least_sure([]) == "certain"
-    assert surest(["model", "likely"]) == "likely"
+    assert find_least_sure(["certain", "scored", "likely"]) == "scored"
+    assert find_least_sure([]) == "certain"
+    assert find_surest(["model", "likely"]) == "likely"
 
 
 def test_a_confidence_is_never_rounded_up_in_words() -> None:
-    assert describe("likely", "anchored", 0.9999) == "as its likeliest reading (anchored), likely right (99 %)"
-    assert describe("scored", "model", 0.85) == "by the model, chosen and checked (85 %)"
-    assert describe("certain", "exact", None) == "by rule (exact), certain"
-    assert describe("model", "model", None) == "by the model, checked"
+    assert (
+        describe_certainty("likely", "anchored", 0.9999) == "as its likeliest reading (anchored), likely right (99 %)"
+    )
+    assert describe_certainty("scored", "model", 0.85) == "by the model, chosen and checked (85 %)"
+    assert describe_certainty("certain", "exact", None) == "by rule (exact), certain"
+    assert describe_certainty("model", "model", None) == "by the model, checked"
 
 
 # The pipeline
@@ -137,7 +139,7 @@ def test_a_likely_reading_is_refused_where_only_a_certain_one_will_do(likely: No
         ("new lines first", 0.02),
     ]
     assert all("+def d():" in one.diff for one in reason.candidates)
-    again = fault_of(json.loads(json.dumps(problem_of(refused.value))))
+    again = problem_from_json(json.loads(json.dumps(problem_to_json(refused.value))))
     assert isinstance(again, EditRefused)
     assert again.reasons == refused.value.reasons
 
@@ -317,7 +319,7 @@ def _told(work: Callable[[], Any]) -> dict[str, Any]:
     try:
         file = work().file
     except EditRefused as refused:
-        return problem_of(refused)
+        return problem_to_json(refused)
     return {"certainty": file.certainty, "confidence": file.confidence, "merged": file.merged}
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable, Stale, Unsupported
-from agent_runtime.serialization import fault_of, problem_of, result_from_json, result_to_json
+from agent_runtime.serialization import problem_from_json, problem_to_json, result_from_json, result_to_json
 from agent_runtime.types import ApplyResult, FileResult, Reading, Reason, SourceUsage, Usage, total_usage
 from editor.types import Check
 
@@ -112,9 +112,9 @@ def test_an_answer_comes_back_as_the_same_value_and_later_fields_are_passed_over
     ],
 )
 def test_a_fault_comes_back_as_the_same_error(fault: HunkError) -> None:
-    problem = json.loads(json.dumps(problem_of(fault)))
+    problem = json.loads(json.dumps(problem_to_json(fault)))
     assert problem["status"] == fault.http_status
-    again = fault_of(problem)
+    again = problem_from_json(problem)
     assert type(again) is type(fault)
     assert str(again) == str(fault)
     assert getattr(again, "reasons", None) == getattr(fault, "reasons", None)

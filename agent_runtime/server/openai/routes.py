@@ -18,7 +18,7 @@ from agent_runtime.errors import BadRequest, EditRefused, HunkError, UnknownMode
 from agent_runtime.files import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size
 from agent_runtime.llm.interface import ChatRequest
 from agent_runtime.request_context import NO_PROGRESS, Piece, ProgressListener, RequestContext
-from agent_runtime.serialization import problem_of
+from agent_runtime.serialization import problem_to_json
 from agent_runtime.server.auth import require
 from agent_runtime.server.dependencies import Service
 from agent_runtime.server.executor import cancel_after_disconnect, cancel_on_disconnect, run_in_thread
@@ -255,10 +255,10 @@ async def _encode_chunks(
             has_news = await texts.wait(task)
         reply = task.result()
     except HunkError as fault:
-        yield _event(error_of(problem_of(fault)))
+        yield _event(error_of(problem_to_json(fault)))
         return
     except Exception as error:  # noqa: BLE001 -- the answer has begun: its status cannot tell it any more
-        yield _event(error_of(problem_of(fault_of_bug(error))))
+        yield _event(error_of(problem_to_json(fault_of_bug(error))))
         return
     for start in range(num_sent, len(reply.text), PIECE_CHARACTERS):
         yield _event(completion.piece(reply.text[start : start + PIECE_CHARACTERS]))

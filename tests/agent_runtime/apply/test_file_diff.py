@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime.apply.result import file_diff
+from agent_runtime.apply.result import render_file_diff
 from editor.formats import parse_files
 from editor.patch_set import merge_files
 
@@ -28,7 +28,7 @@ CASES = [
 def test_git_applies_it(tmp_path: Path, before: str | None, after: str | None, move_to: str, path: str) -> None:
     if before is not None:
         (tmp_path / path).write_text(before)
-    patch = file_diff(before, after, path, move_to)
+    patch = render_file_diff(before, after, path, move_to)
     subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=patch, text=True, check=True)
     wanted = {} if after is None else {move_to or path: after}
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == wanted
@@ -36,7 +36,7 @@ def test_git_applies_it(tmp_path: Path, before: str | None, after: str | None, m
 
 @pytest.mark.parametrize(("before", "after", "move_to"), CASES)
 def test_hunk_reads_it_back(before: str | None, after: str | None, move_to: str) -> None:
-    edits = parse_files(file_diff(before, after, "old.py", move_to))
+    edits = parse_files(render_file_diff(before, after, "old.py", move_to))
     result = merge_files({} if before is None else {"old.py": before}, edits)
     assert not result.refusals
     assert result.writes.get(move_to or "old.py") == after
@@ -45,4 +45,4 @@ def test_hunk_reads_it_back(before: str | None, after: str | None, move_to: str)
 
 
 def test_equal_texts_have_no_diff() -> None:
-    assert file_diff("a\n", "a\n", "a.py") == ""
+    assert render_file_diff("a\n", "a\n", "a.py") == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_runtime.apply.pipeline import Applier, edit_for
+from agent_runtime.apply.pipeline import Applier, select_edit
 from agent_runtime.errors import EditRefused
 from agent_runtime.llm.interface import render_blocks
 from agent_runtime.types import ApplyRequest
@@ -53,7 +53,7 @@ def test_where_no_part_fits_the_files_are_named(path: str) -> None:
 
 def test_what_is_left_out_for_other_files_is_told() -> None:
     (edit, other) = parse_files(DIFF)
-    assert edit_for("src/a.py", (edit, other)).left_out == ("tests/b.py",)
+    assert select_edit("src/a.py", (edit, other)).left_out == ("tests/b.py",)
     file = Applier(no_model).apply(ApplyRequest(b"a = 1\n", DIFF, "src/a.py", mode="deterministic")).file
     assert file.checks[-1] == Check("other_files", True, "left out what the edit has for: tests/b.py")
 

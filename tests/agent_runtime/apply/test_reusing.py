@@ -9,7 +9,7 @@ import pytest
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import Unsupported
-from agent_runtime.llm.interface import resolve_reuse_mode, reuse_of
+from agent_runtime.llm.interface import build_reuse, resolve_reuse_mode
 from agent_runtime.prompt import ApplyPrompt
 from agent_runtime.types import ApplyRequest, Options, PatchRequest
 from engine.reuse import EXACT, Match, plan_reuse
@@ -25,12 +25,12 @@ def test_the_request_decides_and_else_the_service() -> None:
 
 
 def test_exact_asks_for_nothing() -> None:
-    assert reuse_of(PROMPT, "exact") is EXACT
+    assert build_reuse(PROMPT, "exact") is EXACT
 
 
 @pytest.mark.parametrize("mode", ["fast", "turbo"])
 def test_whatever_is_stored_only_the_file_is_taken_over(mode: Any) -> None:
-    reuse = reuse_of(PROMPT, mode)
+    reuse = build_reuse(PROMPT, mode)
     assert (reuse.mode, tuple(reuse.segment_ends)) == (mode, PROMPT.segment_ends)
     everything = [Match(0, np.arange(99), 0, 1)]
     plan = plan_reuse(100, 0, everything, reuse)

@@ -12,7 +12,7 @@ import httpx
 
 from agent_runtime.client import AsyncClient, AsyncItems, BatchItem, Client, Items, Retries
 from agent_runtime.errors import HunkError
-from agent_runtime.serialization import problem_of
+from agent_runtime.serialization import problem_to_json
 from agent_runtime.testing import FakeService
 
 AT_ONCE = Retries(first_s=0.0)
@@ -72,7 +72,7 @@ def _plain(item: Any) -> Any:
 
 
 def _shown(error: HunkError) -> tuple[type, str, dict[str, Any]]:
-    return type(error), str(error), problem_of(error)
+    return type(error), str(error), problem_to_json(error)
 
 
 def _comparable(recorded: Any) -> tuple[Any, ...]:

@@ -25,7 +25,7 @@ from agent_runtime.errors import (
     UnknownModel,
 )
 from agent_runtime.request_context import Piece
-from agent_runtime.serialization import problem_of, result_to_json
+from agent_runtime.serialization import problem_to_json, result_to_json
 from agent_runtime.testing import Events, FakeService, Lines, Reply, merged_result
 from agent_runtime.types import ApplyRequest, PatchRequest, Reason
 from tests.agent_runtime.client.both import Doing, both
@@ -120,7 +120,7 @@ def test_a_batch_comes_as_it_finishes_with_refusals_in_between() -> None:
     refused = EditRefused("no", reasons=(Reason("not_found", "no place"),))
     items = (BatchItem(1, RESULT), BatchItem(0, refused))
     outcome, service = both(batch, lambda fake: fake.script("POST /apply/batch", Lines(*items)))
-    assert outcome.value == [items[0], (0, (EditRefused, "no", problem_of(refused)))]
+    assert outcome.value == [items[0], (0, (EditRefused, "no", problem_to_json(refused)))]
     assert len(service.requests[0].body["requests"]) == 2
 
 
@@ -182,7 +182,7 @@ FAULTS = [
 def test_what_the_service_refuses_is_raised_as_the_same_error_and_asked_once(fault: HunkError, doing: Doing) -> None:
     route = "POST /apply/batch" if doing is batch else APPLY
     outcome, service = both(doing, lambda fake: fake.script(route, fault))
-    assert outcome.error == (type(fault), str(fault), problem_of(fault))
+    assert outcome.error == (type(fault), str(fault), problem_to_json(fault))
     assert len(service.requests) == 1
 
 

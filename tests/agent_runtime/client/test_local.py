@@ -24,7 +24,7 @@ from agent_runtime.client import NO_RETRIES
 from agent_runtime.client.local import InProcessTransport
 from agent_runtime.errors import HunkError, ModelUnavailable, OutsideRoot, SessionMissing, UnknownModel
 from agent_runtime.models.config import ModelSettings
-from agent_runtime.serialization import problem_of
+from agent_runtime.serialization import problem_to_json
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger
 from tests.agent_runtime.serving import serving
 
@@ -67,7 +67,7 @@ def client(request: pytest.FixtureRequest, root: Path, monkeypatch: pytest.Monke
 def comparable(value: Any) -> Any:
     """Return the result without values that differ from run to run."""
     if isinstance(value, HunkError):
-        return problem_of(value)
+        return problem_to_json(value)
     return value.files, value.usage, value.status, value.written
 
 

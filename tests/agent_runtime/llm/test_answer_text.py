@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runtime.llm.generate import follower, prompt_runs
+from agent_runtime.llm.generate import make_follower, split_prompt
 from agent_runtime.request_context import NO_PROGRESS, Piece, ProgressListener
 from agent_runtime.types import AnswerTrace
 from engine.stop_strings import StopFinder
@@ -57,7 +57,7 @@ def followed(
     request = GenerationRequest([0, 1], 100, stop_ids=frozenset({END}), stop=(b"</x>",), **options)  # type: ignore[arg-type]
     stops = StopFinder(TOKEN_BYTES, request.stop_ids, request.stop)
     told, output = Told(), list[int]()
-    follow = follower(told, TOKEN_BYTES, "a.py")
+    follow = make_follower(told, TOKEN_BYTES, "a.py")
     assert follow is not None
     text = follow(request, 3)
     for number, (token_ids, num_accepted) in enumerate(passes):
@@ -69,11 +69,11 @@ def followed(
         output += taken
         is_last = stops.stopped or number == len(passes) - 1
         num_accepted = min(num_accepted, len(taken))
-        text.take(GenerationStep(tuple(taken), stops.release(finished=is_last), (), num_accepted, num_accepted))
+        text.add_step(GenerationStep(tuple(taken), stops.release(finished=is_last), (), num_accepted, num_accepted))
         if is_last:
             break
     result = GenerationResult(tuple(output), bytes(stops.text), "stop", GenerationUsage(prompt=2, cached=1))
-    text.end(result)
+    text.finish(result)
     return told, result, output
 
 
@@ -133,7 +133,7 @@ def test_what_is_scored_is_in_the_trace_and_was_not_written() -> None:
 
 
 def test_nobody_is_told_who_does_not_want_it() -> None:
-    assert follower(NO_PROGRESS, TOKEN_BYTES, "a.py") is None
+    assert make_follower(NO_PROGRESS, TOKEN_BYTES, "a.py") is None
 
 
 @given(
@@ -144,7 +144,7 @@ def test_a_prompt_is_covered_by_runs_of_one_fate_each(ids: list[int], borders: l
     cached, *reused = sorted(min(border, len(ids)) for border in borders)
     ranges = [(first, end) for first, end in zip(reused[::2], reused[1::2], strict=True) if first < end]
     usage = GenerationUsage(prompt=len(ids), cached=cached, reused_at=tuple(ranges))
-    runs = prompt_runs(ids, usage, TOKEN_BYTES)
+    runs = split_prompt(ids, usage, TOKEN_BYTES)
     slow = ["cached" if at < cached else "recomputed" for at in range(len(ids))]
     for first, end in ranges:
         slow[first:end] = ["reused"] * (end - first)
@@ -156,5 +156,5 @@ def test_a_prompt_is_covered_by_runs_of_one_fate_each(ids: list[int], borders: l
 @pytest.mark.parametrize("text", ["€", "🦎"])
 def test_a_character_that_two_runs_of_a_prompt_share_stands_in_the_second(text: str) -> None:
     first, second = [number for number, data in enumerate(TOKEN_BYTES) if data and data in text.encode()][:2]
-    runs = prompt_runs([first, second], GenerationUsage(prompt=2, cached=1), TOKEN_BYTES)
+    runs = split_prompt([first, second], GenerationUsage(prompt=2, cached=1), TOKEN_BYTES)
     assert [run.text for run in runs] == ["", text]

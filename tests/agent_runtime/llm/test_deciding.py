@@ -14,11 +14,11 @@ from torch import Tensor
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import Cancelled, ModelUnavailable, TooLarge
 from agent_runtime.llm import scorer
-from agent_runtime.llm.generate import Run
+from agent_runtime.llm.generate import RunResults
 from agent_runtime.llm.interface import ModelChoice, ModelTask
 from agent_runtime.llm.merger import ModelMerger
-from agent_runtime.llm.questions import scope_of
-from agent_runtime.llm.scorer import NUM_BEHIND, score_answers, siblings, sound
+from agent_runtime.llm.questions import find_scope
+from agent_runtime.llm.scorer import NUM_TOKENS_AFTER, find_divergence, find_valid_candidates, score_answers
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import read_gguf_tokenizer
 from agent_runtime.prompt import ApplyPrompt
@@ -90,24 +90,24 @@ def test_answers_are_scored_as_one_by_one_and_their_trunk_is_run_once(loaded: Lo
     texts = [FILE.replace("6.28", "6.283"), FILE.replace("def length(r):\n    return 6.28 * r\n\n\n", ""), FILE, FILE]
     answers = [tokenizer.encode(text) for text in texts]
     loaded.engine.forget_cached()
-    run = Run()
+    run = RunResults()
     (scores,) = score_answers(loaded.engine, [prompt], [answers], RequestContext(), NO_PROGRESS, run)
-    found = siblings(answers[:3], prompt.file_ids)
+    found = find_divergence(answers[:3], prompt.file_ids)
     assert found is not None
-    assert len(found.trunk) > 5
+    assert len(found.prefix) > 5
     for answer, score in zip(answers, scores, strict=True):
-        slow = scored_slowly(loaded.engine.model, prompt.token_ids, answer)[len(found.trunk) :]
+        slow = scored_slowly(loaded.engine.model, prompt.token_ids, answer)[len(found.prefix) :]
         assert list(score) == pytest.approx(slow[: len(score)], abs=2e-3)
-        assert len(score) >= NUM_BEHIND
+        assert len(score) >= NUM_TOKENS_AFTER
     assert scores[2] == scores[3]
     assert len(run.results) == 3, "equal answers are run once"
-    num_prompt = len(prompt.token_ids) + len(found.trunk)
+    num_prompt = len(prompt.token_ids) + len(found.prefix)
     assert [result.usage.prompt - result.usage.cached for result in run.results] == [num_prompt, 1, 1]
 
 
 def test_questions_without_a_difference_cost_nothing(loaded: LoadedModel) -> None:
     prompt = prompt_of((1, 2, 3), (5, 6))
-    run = Run()
+    run = RunResults()
     assert score_answers(loaded.engine, [prompt], [[[5, 6], [5, 6]]], RequestContext(), NO_PROGRESS, run) == [[(), ()]]
     assert run.results == []
 
@@ -141,7 +141,7 @@ def test_the_model_overrules_the_rules_where_they_are_not_sure(merger: ModelMerg
 def test_what_a_check_rejects_is_not_offered(merger: ModelMerger) -> None:
     without = FILE.replace("6.28", "6.3")  # the edit's lines are not in it
     task = task_of(Candidate(without, 0.9, "without"), Candidate(COLOURED, 0.1, "right"))
-    assert sound(task, scope_of(task)) == [1]
+    assert find_valid_candidates(task, find_scope(task)) == [1]
     choice = merger.choose(task, RequestContext(), NO_PROGRESS)
     assert isinstance(choice, ModelChoice)
     assert choice.number == 1

@@ -10,8 +10,8 @@ import pytest
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import Busy, TooLarge
 from agent_runtime.llm.interface import ModelTask
-from agent_runtime.llm.merger import MAX_LINES_AGAIN, ModelMerger, draft_of
-from agent_runtime.llm.questions import questions, scope_of
+from agent_runtime.llm.merger import MAX_LINES_AGAIN, ModelMerger, build_draft
+from agent_runtime.llm.questions import build_questions, find_scope
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
 from agent_runtime.prompt import build_prompt
@@ -188,7 +188,7 @@ def test_the_longest_answer_is_one_of_a_region(asking: Asking) -> None:
 
 
 def test_a_snippet_without_markers_is_shown_with_them_beside_a_region() -> None:
-    (question,) = questions(task := task_of(LONG, RIGHT), scope_of(task))
+    (question,) = build_questions(task := task_of(LONG, RIGHT), find_scope(task))
     assert question.edit_text == f"# ... existing code ...\n{RIGHT}# ... existing code ..."
 
 
@@ -197,7 +197,7 @@ def first_ids(proposer: Proposer, count: int = 4000) -> Sequence[int]:
 
 
 def draft_text(task: ModelTask, text_side: TokenizerBundle) -> str:
-    (question,) = questions(task, scope_of(task))
+    (question,) = build_questions(task, find_scope(task))
     prompt = build_prompt(
         text_side.template,
         text_side.tokenizer,
@@ -206,7 +206,7 @@ def draft_text(task: ModelTask, text_side: TokenizerBundle) -> str:
         instruction="",
     )
     table = text_side.tokenizer.token_bytes()
-    ids = first_ids(draft_of(question, prompt, text_side.tokenizer, text_side))
+    ids = first_ids(build_draft(question, prompt, text_side.tokenizer, text_side))
     return b"".join(table[token] for token in ids).decode()
 
 
@@ -220,7 +220,7 @@ def test_a_prediction_is_cut_to_the_region() -> None:
     predicted = LONG.replace(function(30), RIGHT.replace("total = 0", "total = None")).replace("step_9(", "step_nine(")
     for sent in (predicted, "\ufeff" + predicted.replace("\n", "\r\n")):
         task = task_of(LONG, CHANGE, prediction=sent)
-        (question,) = questions(task, scope_of(task))
+        (question,) = build_questions(task, find_scope(task))
         assert question.prediction == question.region.text.replace("total = value * 30", "total = None")
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from agent_runtime import wiring
-from agent_runtime.llm.merger import warm
+from agent_runtime.llm.merger import warm_up
 from agent_runtime.models.config import LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.progress import SilentProgress
@@ -53,7 +53,7 @@ def asked(loaded: LoadedModel, file_text: str, edit_text: str) -> tuple[Generati
 
 def test_the_first_edit_finds_all_of_the_shared_part(loaded: LoadedModel) -> None:
     assert loaded.engine.stats().kv.num_cached == 0
-    num_tokens = warm(loaded)
+    num_tokens = warm_up(loaded)
     usage, num_shared = asked(loaded, "a = 1", "a = 2")
     assert num_tokens == num_shared > 100
     assert num_shared <= usage.cached < num_shared + 8, "the file differs from whatever was run before"
@@ -67,7 +67,7 @@ def test_the_second_edit_finds_it_where_nothing_was_done_before(loaded: LoadedMo
 
 
 def test_it_outlives_what_fills_the_memory(loaded: LoadedModel) -> None:
-    warm(loaded)
+    warm_up(loaded)
     for number in range(4):
         loaded.engine.run(GenerationRequest(prompt=range(100 * number, 100 * number + 100), max_new_tokens=1))
     assert loaded.engine.stats().kv.num_free == 0, "the memory is full, and the shared part was used the longest ago"
@@ -78,7 +78,7 @@ def test_it_outlives_what_fills_the_memory(loaded: LoadedModel) -> None:
 @pytest.mark.parametrize("config", [EngineConfig(32), EngineConfig(2048, 1 << 21)], ids=["context", "memory"])
 def test_an_engine_that_it_does_not_fit_is_no_fault(loaded: LoadedModel, config: EngineConfig) -> None:
     with Engine(loaded.engine.model, loaded.text.tokenizer.token_bytes(), config) as small:
-        assert warm(replace(loaded, engine=small)) == 0
+        assert warm_up(replace(loaded, engine=small)) == 0
 
 
 def test_a_service_s_model_is_loaded_with_it(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from agent_runtime.access import LOCAL, NAME, Principal
 from agent_runtime.errors import TooManyRequests
-from agent_runtime.llm.generate import Run, run_together
+from agent_runtime.llm.generate import RunResults, run_requests
 from agent_runtime.llm.interface import ModelMerge, ModelTask
 from agent_runtime.quotas import FairQueue, TenantLimits, TenantRateLimiter
 from agent_runtime.quotas.tenants import TokenBucket
@@ -285,7 +285,7 @@ class Taking:
 def test_the_engine_is_told_the_priority() -> None:
     engine, context = Taking(), RequestContext(priority=7)
     with pytest.raises(EngineClosed):
-        run_together(cast(Any, engine), [(GenerationRequest([1], 1), None)], context, NO_PROGRESS, Run())
+        run_requests(cast(Any, engine), [(GenerationRequest([1], 1), None)], context, NO_PROGRESS, RunResults())
     assert [request.priority for request in engine.taken] == [7]
 
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, cast
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agent_runtime.llm.generate import Run, run_together
+from agent_runtime.llm.generate import RunResults, run_requests
 from agent_runtime.llm.interface import ModelMerge
 from agent_runtime.quotas import CpuSlots
 from engine.errors import EngineClosed
@@ -44,7 +44,7 @@ class RecordingEngine(ScriptedMerger):
 
     def merge(self, *arguments: Any) -> ModelMerge:
         with pytest.raises(EngineClosed):
-            run_together(cast(Any, self), [(GenerationRequest([1], 1), None)], *arguments[1:], Run())
+            run_requests(cast(Any, self), [(GenerationRequest([1], 1), None)], *arguments[1:], RunResults())
         return super().merge(*arguments)
 
 

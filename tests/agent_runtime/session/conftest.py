@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent_runtime.apply.pipeline import Applier
-from agent_runtime.llm.interface import ChatAnswer, ChatModel, ChatRequest, ReadyPrompt
+from agent_runtime.llm.interface import ChatAnswer, ChatModel, ChatRequest, EncodedPrompt
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
@@ -59,7 +59,7 @@ class Noting:
 
 
 def _ids(request: ChatRequest) -> tuple[int, ...]:
-    assert isinstance(request.prompt, ReadyPrompt)
+    assert isinstance(request.prompt, EncodedPrompt)
     return request.prompt.token_ids
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import EditRefused, FileMissing, ModelUnavailable
-from agent_runtime.llm.interface import ChatAnswer, ChatRequest, Merger, ReadyPrompt
+from agent_runtime.llm.interface import ChatAnswer, ChatRequest, EncodedPrompt, Merger
 from agent_runtime.models.tokenizer import TokenizerBundle
 from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.session import PREAMBLE, ServerSession
@@ -49,7 +49,7 @@ class Writing:
         self.shown = ""
 
     def answer(self, request: ChatRequest, context: RequestContext, progress: ProgressListener) -> ChatAnswer:
-        assert isinstance(request.prompt, ReadyPrompt)
+        assert isinstance(request.prompt, EncodedPrompt)
         self.num_asked += 1
         self.shown = self.text.tokenizer.decode(request.prompt.token_ids)
         return ChatAnswer(f"Answer {self.num_asked}.", "stop", Usage(prompt=len(request.prompt.token_ids)), {})
