@@ -7,19 +7,18 @@ Everything else is `Unresolved`, with the reason for whoever sent the edit; a mo
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from editor.attribution import attribute_changes
 from editor.errors import TooMuchWorkError, format_list
 from editor.execution import cache_results
 from editor.hunks.apply import merge_hunks
-from editor.lazy.doubts import refuse_prose
 from editor.lazy.merge import find_unclear_line, merge_sketch
 from editor.match.ladder import LineIndex, strip_blanks
 from editor.reader.reader import RankedReadings, read_snippet
 from editor.required_lines import refuse_stand_in
-from editor.search_replace.blocks import merge_replacements, merge_whole
-from editor.search_replace.line_ranges import merge_ranges
+from editor.search_replace.blocks import merge_ranges, merge_replacements, merge_whole
 from editor.search_replace.strings import merge_substitutions
 from editor.types import Merged, MergeOutcome, ParsedEdit, Sketch, Substitutions, Unresolved
 
@@ -112,7 +111,7 @@ def _refuse_doubtful(
         return Unresolved("open_intent", reason, suggestion=_EXACT_LINES)
     if isinstance(outcome, Merged):
         twin = _describe_twin(lines, edit.changes)
-        return Unresolved("ambiguous", twin, 2, suggestion=_MORE_LINES) if twin else refuse_prose(edit) or outcome
+        return Unresolved("ambiguous", twin, 2, suggestion=_MORE_LINES) if twin else _refuse_prose(edit) or outcome
     return outcome
 
 
@@ -147,3 +146,26 @@ def _drop_final_newline(outcome: MergeOutcome) -> MergeOutcome:
         readings = tuple(replace(one, text=one.text.removesuffix("\n")) for one in outcome.candidates)
         return replace(outcome, candidates=readings)
     return outcome
+
+
+_GOES = re.compile(
+    r"\b(?:remov\w+|delet\w+|drop(?:s|ped)?|renam\w+|mov(?:e|es|ed|ing)|replac\w+|get rid|rid of|goes? away|no longer|"
+    r"instead of|swap\w*)\b",
+    re.IGNORECASE,
+)
+# Between the old and the new lines: "with:", "to this:", "After:".
+_BECOMES = re.compile(
+    r"^\W*(?:with|to|into|by|after|becomes?|new|now|should be)\b.{0,40}:\W*$", re.IGNORECASE | re.MULTILINE
+)
+
+
+def _refuse_prose(edit: ParsedEdit) -> Unresolved | None:
+    """Return why a snippet cannot be merged for certain: the prose around it says more than its lines; else None."""
+    told = _GOES.search(edit.prose) or _BECOMES.search(edit.prose)
+    if told is None:
+        return None
+    return Unresolved(
+        "open_intent",
+        f"The text around the code says more than the code shows ('{told[0].strip()}'): lines may have to go.",
+        suggestion="Send SEARCH/REPLACE blocks with the lines that change and those that go.",
+    )

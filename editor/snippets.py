@@ -1,15 +1,25 @@
-"""The definitions of a lazy snippet: code with placeholders, cut out of its class or function."""
+"""The text of a lazy snippet: written out, parsed for its definitions, and split into units.
+
+A snippet is code with placeholders, cut out of its class or function; no grammar reads it as it is.
+
+A unit is a line with all deeper lines below it and the lines that continue it at its own indentation (closing brackets,
+`else`, `</div>`). Comments and decorators directly above belong to it (`core` is the first line after them). Units nest
+as the text does; blank lines belong to none. They work on a fragment as on a file, without a grammar as with one: where
+the grammar names a definition, its unit reaches as far and bears the name.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from editor.definitions import Symbol
 from editor.grammars import GRAMMARS
+from editor.match.ladder import get_indent
 from editor.placeholders import find_placeholders
 from editor.syntax import Survey, survey
+from editor.types import Sketch
 
 _NAME = "hunk_snippet"
 _FRAME_NAMES = re.compile(rf"^(?:{_NAME}\.)+")
@@ -150,3 +160,236 @@ def _shift_symbol(symbol: Symbol, hidden: int, num_lines: int) -> Symbol:
         parent=max(symbol.parent - hidden, -1),
         depth=symbol.depth - (len(symbol.name) - len(name)) // len(f"{_NAME}."),
     )
+
+
+_MARKER_TEXT = "... existing code ..."
+_MARKERS = {
+    "css": f"/* {_MARKER_TEXT} */",
+    "html": f"<!-- {_MARKER_TEXT} -->",
+    "markdown": f"<!-- {_MARKER_TEXT} -->",
+    "sql": f"-- {_MARKER_TEXT}",
+} | dict.fromkeys(("python", "ruby", "yaml", "toml", "bash"), f"# {_MARKER_TEXT}")
+
+
+def render_snippet(sketch: Sketch, language: str | None) -> str:
+    """Return the snippet without a final newline; the markers are indented as they were sent, or as the next block."""
+    marker = _MARKERS.get(language or "", f"// {_MARKER_TEXT}")
+    gaps = iter(sketch.marker_indents)
+
+    def render_markers(block: Sequence[str]) -> list[str]:
+        return [indent + marker for indent in next(gaps, (get_block_indent(block),))]
+
+    lines: list[str] = []
+    for number, block in enumerate(sketch.blocks):
+        if number or sketch.opens_elided:
+            lines += render_markers(block)
+        lines += block
+    if sketch.closes_elided:
+        lines += render_markers(sketch.blocks[-1])
+    return "\n".join(lines)
+
+
+def get_block_indent(block: Sequence[str]) -> str:
+    """Return the indentation of the first line of a block that is not blank."""
+    first = next((line for line in block if line.strip()), "")
+    return first[: len(first) - len(first.lstrip())]
+
+
+COMMENT = re.compile(r"\s*(//|#|/\*|\*(?=[\s/]|$)|--|<!--|;|%)")
+_CONTINUES = re.compile(
+    r"\s*(?:[)\]}>]|\{\s*$|</|/>|-->|\*/|(?:else|elif|elsif|except|finally|catch|rescue|ensure|end|fi|done|esac|then|do|"
+    r"begin|END|ELSE|EXCEPTION)\b)"
+)
+_OPENS = re.compile(
+    r".*[:{(\[>=,|]\s*(?:#.*|//.*)?$|\s*<\w|"
+    r"\s*(?:def|class|module|if|unless|while|until|for|case|when|begin|do|function|struct|interface|CREATE|BEGIN)\b"
+)
+_ATTRIBUTE = re.compile(r"\s*(?:@[\w.]|#!?\[|\[\w[\w.()\", =]*\]\s*$)")
+_COMMENT_END = re.compile(r".*(?:\*/|-->)\s*$")
+_TAB = 4
+MAX_DEPTH = 60
+MARKER = "\0"
+"""How a placeholder line is written in the lines that units are made of: no text has this character."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Lines [start, end) of a text; `parts` are the units inside, closing lines among them.
+
+    `is_marker` tells a placeholder line. `continues` tells a line that goes on with its parent (`} else {`, `}`).
+    `kind` and `name` are the definition's where the grammar knows one, else ''.
+    """
+
+    start: int
+    core: int
+    end: int
+    width: int
+    parts: tuple[Unit, ...]
+    is_marker: bool = False
+    continues: bool = False
+    kind: str = ""
+    name: str = ""
+
+    @property
+    def elides(self) -> bool:
+        """Tell whether a marker stands anywhere inside."""
+        return self.is_marker or any(part.elides for part in self.parts)
+
+
+def measure_width(line: str) -> int:
+    """Return the columns of a line's indentation, tabs counted as four."""
+    return len(get_indent(line).expandtabs(_TAB))
+
+
+def is_comment(line: str) -> bool:
+    """Tell whether a line is a comment, in any comment syntax."""
+    return COMMENT.match(line) is not None
+
+
+class _Builder:
+    """Splits one text into units; `symbols` are the definitions by the line of their name."""
+
+    def __init__(self, lines: Sequence[str], markers: frozenset[int], symbols: Mapping[int, Symbol]) -> None:
+        self.lines = lines
+        self.markers = markers
+        self.symbols = symbols
+        self.blank = [not line.strip() for line in lines]
+        self.width = [measure_width(line) for line in lines]
+
+    def build(self, start: int, end: int, depth: int = 0) -> tuple[Unit, ...]:
+        """Return the units of lines [start, end), comments and attributes joined to what they stand above.
+
+        There are none below `MAX_DEPTH` other units: lines that stand so deep are told apart no further.
+        """
+        if depth > MAX_DEPTH:
+            return ()
+        found: list[Unit] = []
+        at = start
+        while at < end:
+            if self.blank[at]:
+                at += 1
+                continue
+            unit = self._build_unit(at, end, depth, first=not found)
+            at = unit.end
+            found.append(unit)
+        return tuple(self._join_leads(found))
+
+    def _build_unit(self, at: int, end: int, depth: int, *, first: bool) -> Unit:
+        if at in self.markers:
+            return Unit(at, at, at + 1, self.width[at], (), is_marker=True)
+        symbol = self.symbols.get(at)
+        stop = self._find_end(at, end)
+        if symbol is not None:
+            stop = self._find_definition_end(at, min(end, max(stop, symbol.end_line)), end, symbol.kind)
+        return Unit(
+            at,
+            at,
+            stop,
+            self.width[at],
+            self.build(at + 1, stop, depth + 1),
+            continues=not first and _CONTINUES.match(self.lines[at]) is not None,
+            kind=symbol.kind if symbol else "",
+            name=symbol.simple_name if symbol else "",
+        )
+
+    def _find_definition_end(self, at: int, stop: int, end: int, kind: str) -> int:
+        """Return where a definition ends whose lines, by its text and the grammar, go to `stop`."""
+        if not any(line in self.symbols for line in range(at + 1, stop)):
+            return self._trim_markers(at, stop)
+        if kind == "heading":
+            # Behind its last section a chapter may go on; the grammar saw blank lines there.
+            while stop < end and (self.blank[stop] or stop in self.markers):
+                stop += 1
+        return stop
+
+    def _trim_markers(self, at: int, stop: int) -> int:
+        """Return the end of a unit less the markers at its end that stand no deeper: they are its parent's."""
+        last = stop - 1
+        while last > at and (self.blank[last] or (last in self.markers and self.width[last] <= self.width[at])):
+            last -= 1
+        return last + 1
+
+    def _find_end(self, at: int, end: int) -> int:
+        """Return the end of the unit that begins at a line: deeper lines, and lines at its width that continue it."""
+        width = self.width[at]
+        last = at
+        opened = _OPENS.match(self.lines[at]) is not None
+        for line in range(at + 1, end):
+            if self.blank[line]:
+                continue
+            if line in self.markers:
+                touches = all(self.blank[between] for between in range(last + 1, line))
+                if self.width[line] > width and touches and (opened or last > at):
+                    last = line
+                continue
+            skipped = any(marker in self.markers for marker in range(last + 1, line))
+            deeper = self.width[line] > width and (opened or not skipped)
+            goes_on = self.width[line] == width and _CONTINUES.match(self.lines[line]) is not None
+            if not (deeper or (goes_on and (last > at or opened))):
+                break
+            last = line
+        return last + 1
+
+    def _join_leads(self, found: Sequence[Unit]) -> list[Unit]:
+        """Join comments and attributes to the units directly below them."""
+        joined: list[Unit] = []
+        lead: Unit | None = None
+        for unit in found:
+            if lead is not None:
+                touching = lead.end == unit.start and not unit.is_marker and not unit.continues
+                if touching and self._is_lead(unit):
+                    lead = Unit(lead.start, lead.start, unit.end, lead.width, ())
+                    continue
+                if touching:
+                    unit = replace(unit, start=lead.start)
+                else:
+                    joined.append(lead)
+                lead = None
+            if self._is_lead(unit):
+                lead = unit
+            else:
+                joined.append(unit)
+        return [*joined, lead] if lead is not None else joined
+
+    def _is_lead(self, unit: Unit) -> bool:
+        """Tell whether a unit is a comment or an attribute, which belongs to what stands below it."""
+        if unit.is_marker or unit.continues or unit.kind:
+            return False
+        head = self.lines[unit.start]
+        if _ATTRIBUTE.match(head):
+            return not head.rstrip().endswith(("{", ";"))
+        return is_comment(head) and all(
+            self.blank[at] or is_comment(self.lines[at]) or _COMMENT_END.match(self.lines[at])
+            for at in range(unit.start, unit.end)
+        )
+
+
+def build_units(lines: Sequence[str], survey: Survey | None, markers: frozenset[int] = frozenset()) -> tuple[Unit, ...]:
+    """Return the forest of a text; `markers` are the indices of its placeholder lines."""
+    symbols: dict[int, Symbol] = {}
+    for symbol in survey.symbols if survey is not None else ():
+        symbols.setdefault(symbol.name_line, symbol)
+    return _Builder(lines, markers, symbols).build(0, len(lines))
+
+
+def flatten_sketch(sketch: Sketch) -> tuple[list[str], frozenset[int]]:
+    """Return the snippet's lines, its markers, and where these stand."""
+    num_gaps = sketch.opens_elided + len(sketch.blocks) - 1 + sketch.closes_elided
+    indents = iter(sketch.marker_indents or [("",)] * num_gaps)
+    lines: list[str] = []
+    markers: set[int] = set()
+
+    def add_markers() -> None:
+        for space in next(indents):
+            markers.add(len(lines))
+            lines.append(space + MARKER)
+
+    if sketch.opens_elided:
+        add_markers()
+    for number, block in enumerate(sketch.blocks):
+        if number:
+            add_markers()
+        lines.extend(block)
+    if sketch.closes_elided:
+        add_markers()
+    return lines, frozenset(markers)

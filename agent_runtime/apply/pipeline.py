@@ -48,9 +48,8 @@ from editor import codec
 from editor.attribution import repair_result
 from editor.errors import EditSyntaxError, format_list
 from editor.execution import use_cache_of
-from editor.formats import parse_files
-from editor.formats.file_names import do_paths_fit, path_parts
-from editor.formats.strays import join_parts
+from editor.formats import join_parts, parse_files
+from editor.formats.markup import do_paths_fit, path_parts
 from editor.grammars import find_language
 from editor.merge import merge
 from editor.types import AlreadyApplied, Check, Merged, MergeOutcome, ParsedEdit, Unresolved

@@ -26,7 +26,8 @@ from agent_runtime.prompt import ApplyPrompt, TextEncoder, build_prompt, encode_
 from agent_runtime.request_context import ProgressListener, RequestContext, Timings
 from agent_runtime.types import ApplyRequest, ReuseName, ScoredReading, Usage, is_as_sure, total_usage
 from agent_runtime.workspace.index import TokenIndex
-from editor.scope import Scope, check_region_kept, cut, splice
+from editor.scope import Scope, cut, splice
+from editor.scope.regions import check_region_kept
 from editor.types import Candidate, Check, Unresolved
 from engine import errors as engine_errors
 from engine.engine import EngineStats

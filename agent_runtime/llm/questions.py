@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from agent_runtime.llm.interface import ModelTask, render_blocks
 from agent_runtime.types import GivenScope
-from editor import scope as editor_scope
 from editor.grammars import find_language
-from editor.lazy.merge import render_snippet
-from editor.scope import Region, Scope
+from editor.scope import Region, Scope, cut
+from editor.scope.regions import build_whole_scope, find_regions
+from editor.snippets import render_snippet
 from editor.types import ParsedEdit, Sketch
 from repo_cache import syntax as repo_syntax
 from repo_cache.chunks import cut_spans
@@ -41,19 +41,19 @@ def find_scope(task: ModelTask) -> Scope:
     """Return the regions to ask about, or the whole file if the request's `scope` says so."""
     if task.request.scope == "file":
         return build_whole_scope(task)
-    return editor_scope.find_regions(task.text, task.edit, task.by_rule, find_language(task.request.path))
+    return find_regions(task.text, task.edit, task.by_rule, find_language(task.request.path))
 
 
 def build_whole_scope(task: ModelTask) -> Scope:
     """Return the whole file as one region."""
-    return editor_scope.build_whole_scope(task.text, task.edit, task.by_rule)
+    return build_whole_scope(task.text, task.edit, task.by_rule)
 
 
 def build_questions(task: ModelTask, scope: Scope) -> list[Question]:
     """Return a question for each region of a scope, in the order of the file."""
     expected: tuple[str, ...] | None = None
     if task.request.prediction is not None:
-        expected = editor_scope.cut(task.text, _normalize_prediction(task.request.prediction), scope.regions)
+        expected = cut(task.text, _normalize_prediction(task.request.prediction), scope.regions)
     return [
         Question(
             region=region,

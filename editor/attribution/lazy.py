@@ -19,11 +19,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from editor.attribution.band import AlignmentBand
 from editor.attribution.block_rules import FAULT_COST, BlockRules, LastStep, PathStep, State, WorkCount
 from editor.attribution.faults import PathFaults
 from editor.attribution.snippet import SnippetItem
-from editor.attribution.texts import SearchTexts
+from editor.attribution.texts import AlignmentBand, SearchTexts
 from editor.diff import line_opcodes
 from editor.types import Sketch, UnaccountedLine
 

@@ -10,7 +10,7 @@ from statistics import median_low
 from typing import Literal
 
 from editor.attribution.statements import COMMENT, find_name
-from editor.formats.fences import is_fence
+from editor.formats.markup import is_fence
 from editor.types import Sketch
 
 Kind = Literal["line", "marker", "remark", "maybe_marker"]

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from editor.errors import EditSyntaxError
-from editor.formats import json_edit, lazy, line_ranges, search_replace, unified_diff, v4a
-from editor.formats.file_names import find_kind
-from editor.formats.strays import join_parts
+from editor.formats import json_edit, lazy, search_replace, unified_diff, v4a
+from editor.formats.markup import find_kind
 from editor.grammars import find_language
 from editor.types import FormatName, ParsedEdit, Replacement, Substitution, Substitutions
 
 _BOM = "\ufeff"
 _READERS: dict[FormatName, Callable[[str, str], tuple[ParsedEdit, ...]]] = {
     "lazy": lambda edit, path: (lazy.parse(edit, path),),
-    "lines": lambda edit, _: line_ranges.parse_files(edit),
+    "lines": lambda edit, _: json_edit.parse_line_ranges(edit),
     "replace": lambda edit, _: json_edit.parse_string_replacements(edit),
     "search_replace": search_replace.parse_files,
     "udiff": lambda edit, _: unified_diff.parse_files(edit),
@@ -125,7 +124,7 @@ def detect(edit: str, path: str = "") -> FormatName:
         return "search_replace"
     if first is None:
         plain = _cannot_be_json(path)
-        if line_ranges.looks_like(edit):
+        if json_edit.looks_like_line_ranges(edit):
             return "lines"
         if json_edit.looks_like(edit, (json_edit.OLD, json_edit.NEW), plain=plain):
             return "replace"
@@ -154,3 +153,43 @@ def _refuse_json(text: str, path: str) -> None:
 
 
 _PATCHES: dict[FormatName, Callable[[str], bool]] = {"v4a": v4a.looks_like, "udiff": unified_diff.looks_like}
+
+
+def join_parts(files: Sequence[ParsedEdit]) -> tuple[ParsedEdit, ...]:
+    """Return the edits with the updates of one file joined, if a diff or patch names it more than once.
+
+    Parts are not joined if a later one quotes lines that an earlier one writes: they have to be applied in turn.
+    """
+    joined: dict[str, ParsedEdit] = {}
+    for number, file in enumerate(files):
+        known = joined.get(file.path)
+        if known is None:
+            joined[file.path] = file
+        elif _may_join(known, file):
+            joined[file.path] = _join(known, file)
+        else:
+            joined[f"{file.path}\n{number}"] = file
+    return tuple(joined.values())
+
+
+def _may_join(one: ParsedEdit, other: ParsedEdit) -> bool:
+    if not (isinstance(one.changes, tuple) and isinstance(other.changes, tuple) and one.ordered and other.ordered):
+        return False
+    if {one.action, other.action} != {"update"} or one.move_to or other.move_to:
+        return False
+    written = {line for change in one.changes for line in _list_solid(change.after) - _list_solid(change.before)}
+    return not any(written & _list_solid(change.before) for change in other.changes)
+
+
+def _join(one: ParsedEdit, other: ParsedEdit) -> ParsedEdit:
+    assert isinstance(one.changes, tuple)
+    assert isinstance(other.changes, tuple)
+    final_newline = one.final_newline if other.final_newline is None else other.final_newline
+    prose = "\n".join(text for text in dict.fromkeys((one.prose, other.prose)) if text)
+    detected = f"{one.detected}, and {other.detected}"
+    changes = one.changes + other.changes
+    return dataclasses.replace(one, changes=changes, detected=detected, final_newline=final_newline, prose=prose)
+
+
+def _list_solid(lines: Sequence[str]) -> set[str]:
+    return {line.strip() for line in lines if any(map(str.isalnum, line))}

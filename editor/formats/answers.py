@@ -13,8 +13,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from editor.errors import EditSyntaxError
-from editor.formats.fences import Fence, find_fences, is_fence, is_in_literal, strip_fence
-from editor.formats.file_names import Kind, do_paths_fit, find_kind, is_label, parse_file_name
+from editor.formats.markup import (
+    Fence,
+    Kind,
+    do_paths_fit,
+    find_fences,
+    find_kind,
+    is_fence,
+    is_in_literal,
+    is_label,
+    parse_file_name,
+    strip_fence,
+)
 from editor.grammars import find_language
 from editor.placeholders import is_placeholder
 

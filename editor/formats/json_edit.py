@@ -1,13 +1,20 @@
-"""Parses edits written as JSON, and exact string replacement in it.
+"""Parses edits written as JSON: exact string replacement, and changes by line numbers.
 
-Every field has the spellings of the tools that models know; an unknown field is refused, as is a field given twice, so
+Every field has the spellings of the tools that models know. An unknown field is refused, as is a field given twice, so
 that nothing is dropped silently. Talk and a fence may surround the JSON.
 
     {"file_path": "a.py", "old_string": "x = 1", "new_string": "x = 2", "replace_all": false}
 
 The path and `replace_all` are optional, as is `expected_replacements` (how many places are to be changed). The
-spellings of Claude Code, Gemini CLI, opencode, pi and of the `str_replace_editor` are known; several
-changes come as a list, one after the other, or under `edits`. A pair that is sent twice is read once.
+spellings of Claude Code, Gemini CLI, opencode, pi and of the `str_replace_editor` are known. Several changes come as a
+list, one after the other, or under `edits`. A pair that is sent twice is read once.
+
+    {"start_line": 3, "end_line": 5, "old": "the lines 3 to 5 as they are", "new": "what should be there"}
+    {"insert_line": 5, "old": "line 5 as it is", "new": "what should be below it"}
+
+Lines count from 1, the end is included, and all numbers are those of the file before the edit. An `end_line` just above
+`start_line` inserts above `start_line`. `old` makes such an edit safe: a line number alone cannot be checked, and
+models miscount. SWE-agent's `edit 3:5` ... `end_of_edit` is read as well.
 """
 
 from __future__ import annotations
@@ -20,10 +27,9 @@ from typing import Any
 
 from editor.errors import EditSyntaxError
 from editor.formats.answers import is_code, join_prose
-from editor.formats.fences import is_fence
-from editor.formats.strays import refuse_strays
+from editor.formats.markup import is_fence, refuse_strays, strip_fence
 from editor.placeholders import is_placeholder
-from editor.types import ParsedEdit, Substitution, Substitutions
+from editor.types import Hint, ParsedEdit, Replacement, Substitution, Substitutions
 
 OLD = "old"
 NEW = "new"
@@ -265,3 +271,98 @@ def _build_substitution(item: JsonChange) -> Substitution:
 def _is_deletion(item: JsonChange) -> bool:
     """Return whether a change leaves out the new text, which deletes the old one in the tool `str_replace`."""
     return NEW not in item.fields and item.command == "str_replace"
+
+
+_COMMAND = re.compile(r"edit (\d{1,18}):(\d{1,18})\s*")
+_END = "end_of_edit"
+_MAX_NUMBER = 10**18
+_HOW_RANGES = (
+    'Write the edit as JSON: {"start_line": 3, "end_line": 5, "old": "lines 3 to 5 as they are", "new": "..."}, or a '
+    "list of such objects; lines count from 1, the end is included."
+)
+
+
+def looks_like_line_ranges(edit: str) -> bool:
+    """Return whether an edit is JSON with line numbers and new text, or only commands of SWE-agent."""
+    lines = _list_command_lines(edit)
+    if lines and _COMMAND.fullmatch(lines[0]) and lines[-1].strip() == _END:
+        return True
+    return looks_like(edit, ("start", "end", NEW)) or looks_like(edit, ("insert", NEW))
+
+
+def parse_line_ranges(edit: str) -> tuple[ParsedEdit, ...]:
+    """Return one edit for every file, in order of first appearance; raises `EditSyntaxError`."""
+    lines = _list_command_lines(edit)
+    try:
+        if lines and _COMMAND.fullmatch(lines[0]):
+            return (_build_range_edit("", _parse_commands(lines)),)
+        items, prose = read_changes(edit)
+        files = group_by_path(items)
+        return tuple(
+            _build_range_edit(path, [_build_change(item) for item in found], prose) for path, found in files.items()
+        )
+    except EditSyntaxError as error:
+        raise EditSyntaxError(error.code, error.message, _HOW_RANGES) from error
+
+
+def _build_range_edit(path: str, changes: list[Replacement], prose: str = "") -> ParsedEdit:
+    detected = f"{len(changes)} change{'' if len(changes) == 1 else 's'} by line numbers"
+    return ParsedEdit("lines", tuple(changes), detected, path, prose=prose)
+
+
+def _list_command_lines(edit: str) -> list[str]:
+    lines = strip_fence(edit.split("\n"))
+    solid = [at for at, line in enumerate(lines) if line.strip()]
+    return lines[solid[0] : solid[-1] + 1] if solid else []
+
+
+def _parse_commands(lines: list[str]) -> list[Replacement]:
+    changes: list[Replacement] = []
+    at = 0
+    while at < len(lines):
+        command = _COMMAND.fullmatch(lines[at])
+        end = next((row for row in range(at + 1, len(lines)) if lines[row].strip() == _END), None)
+        if command is None or end is None:
+            missing = f"no line '{_END}' below it" if command else "no 'edit START:END' in it"
+            raise syntax_error(f"Line {at + 1} of the edit has {missing}.")
+        changes.append(_build_range(int(command[1]), int(command[2]), None, tuple(lines[at + 1 : end])))
+        at = next((row for row in range(end + 1, len(lines)) if lines[row].strip()), len(lines))
+    return changes
+
+
+def _build_change(item: JsonChange) -> Replacement:
+    if item.fields.keys() - {"start", "end", "insert", OLD, NEW, "note"}:
+        raise syntax_error("A change by line numbers has no 'replace_all'.")
+    old = None if item.fields.get(OLD) is None else _split_lines(get_text(item, OLD))
+    new = _split_lines(get_text(item, NEW))
+    if "insert" not in item.fields:
+        return _build_range(_get_number(item, "start"), _get_number(item, "end"), old, new)
+    if "start" in item.fields or "end" in item.fields:
+        raise syntax_error("A change has either 'insert_line', or 'start_line' and 'end_line'.")
+    line = _get_number(item, "insert")
+    if old is None or line == 0:
+        return _build_range(line + 1, line, None, new)
+    if len(old) != 1:
+        raise syntax_error("Beside 'insert_line', 'old' is that one line.")
+    return _build_range(line, line, old, (*old, *new))
+
+
+def _build_range(start: int, end: int, old: tuple[str, ...] | None, new: tuple[str, ...]) -> Replacement:
+    size = end - start + 1
+    if start < 1 or size < 0:
+        raise syntax_error(f"Lines {start} to {end} are no range of lines.")
+    if old is not None and len(old) != size:
+        raise syntax_error(f"Lines {start} to {end} are {size}, but the old text has {len(old)}.")
+    hint = Hint(line=start - 1, pinned=True, num_unseen=size if old is None else 0)
+    return Replacement(old or (), new, hint)
+
+
+def _get_number(item: JsonChange, field: str) -> int:
+    value = item.fields.get(field)
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > _MAX_NUMBER:
+        raise syntax_error("Every change needs 'start_line' and 'end_line' (or 'insert_line') as whole numbers.")
+    return value
+
+
+def _split_lines(text: str) -> tuple[str, ...]:
+    return tuple(text.removesuffix("\n").split("\n")) if text else ()

@@ -16,12 +16,10 @@ from itertools import groupby
 from operator import itemgetter
 
 from editor.errors import EditSyntaxError
-from editor.formats import json_edit, strays
+from editor.formats import json_edit
 from editor.formats.answers import ChatAnswer, read_answer
-from editor.formats.fences import is_in_literal
-from editor.formats.file_names import find_kind
 from editor.formats.json_edit import TEXT, JsonChange
-from editor.formats.strays import is_context_diff, is_normal_diff, refuse_strays
+from editor.formats.markup import find_kind, is_context_diff, is_in_literal, is_normal_diff, refuse_strays
 from editor.match.ladder import get_indent
 from editor.placeholders import find_placeholders
 from editor.types import ParsedEdit, Sketch
@@ -155,7 +153,7 @@ def parse_whole_files(edit: str, path: str = "") -> tuple[ParsedEdit, ...]:
     (lines,) = answer.parts
     first = next((at for at, line in enumerate(lines) if line.strip()), None)
     if first is not None and find_kind(path) in ("code", "json"):
-        strays.refuse_strays(lines, (first,), "any block, and the format 'whole' was named")
+        refuse_strays(lines, (first,), "any block, and the format 'whole' was named")
     refuse_other_formats(answer, path, whole=True)
     sketch = _build_whole_sketch("\n".join(lines), "The edit is an empty fenced block.")
     return (ParsedEdit("whole", sketch, "declared to be the whole file", prose=answer.prose),)

@@ -26,8 +26,8 @@ and not used, as in Roo's own `multi-search-replace.ts`.
     lines that should be there
     </new_text>
 
-Other lines between blocks are talk, unless they look like a part of an edit (`strays.py`). Markers are at column 0 and
-are five to nine characters long, **the three of one block equally long**: so a file that itself holds `=======` (a
+Other lines between blocks are talk, unless they look like a part of an edit (`refuse_strays`). Markers are at column 0
+and are five to nine characters long, **the three of one block equally long**: so a file that itself holds `=======` (a
 merge conflict, a heading) is edited with markers of another length. A second divider or opener of the same length
 inside a block is ambiguous and is refused; so is a block without its end, whose REPLACE part may have been cut. Roo's
 dialect escapes such lines. HTML escapes are left as they are: a file may hold them (Roo-Code#10804, cline#7698).
@@ -41,9 +41,7 @@ from dataclasses import dataclass
 
 from editor.errors import EditSyntaxError
 from editor.formats.answers import is_code, join_prose
-from editor.formats.fences import find_outer_fence, is_fence
-from editor.formats.file_names import find_kind, is_label, parse_file_name
-from editor.formats.strays import refuse_strays
+from editor.formats.markup import find_kind, find_outer_fence, is_fence, is_label, parse_file_name, refuse_strays
 from editor.placeholders import is_placeholder
 from editor.types import Hint, ParsedEdit, Replacement
 

@@ -37,7 +37,7 @@ from editor.formats.diff_syntax import (
     resolve_names,
     stray_line_error,
 )
-from editor.formats.strays import refuse_strays
+from editor.formats.markup import refuse_strays
 from editor.types import Action, ParsedEdit, Replacement
 
 _SPECIAL_MODES = {"120000": "symbolic link", "160000": "submodule"}

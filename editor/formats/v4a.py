@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from editor.errors import EditSyntaxError
 from editor.formats.answers import join_prose
-from editor.formats.strays import refuse_strays
+from editor.formats.markup import refuse_strays
 from editor.types import Hint, ParsedEdit, Replacement
 
 _BEGIN, _END, _END_OF_FILE = "*** Begin Patch", "*** End Patch", "*** End of File"

@@ -11,12 +11,11 @@ certain: an insertion with nothing but a line number; an insertion without any c
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import get_args
 
 from editor.errors import format_span
-from editor.hunks.codex_compat import merge_as_codex
 from editor.hunks.locate import (
     choose_places,
     find_expected_lines,
@@ -211,7 +210,7 @@ def merge_hunks(original: str, edit: ParsedEdit, language: str | None = None, *,
     r"""Return the merged text of a text with "\n" lines, or why there is none.
 
     The final newline is as the edit says if one of its hunks reaches the end of the file, else as it was. With `compat`
-    the first match wins, as in Codex's apply_patch (`editor/hunks/codex_compat.py`).
+    the first match wins, as in Codex's apply_patch (`merge_as_codex`).
     """
     assert isinstance(edit.changes, tuple)
     if compat:
@@ -288,3 +287,78 @@ def _join_lines(lines: Sequence[str], *, final_newline: bool) -> str:
     # A blank last line without a newline would be no line.
     ending = "\n" if lines and (final_newline or not lines[-1]) else ""
     return "\n".join(lines) + ending
+
+
+_CODEX_ASCII = {
+    **dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"), "-"),
+    **dict.fromkeys(map(ord, "\u2018\u2019\u201a\u201b"), "'"),
+    **dict.fromkeys(map(ord, "\u201c\u201d\u201e\u201f"), '"'),
+    **dict.fromkeys(map(ord, "\u00a0\u202f\u205f\u3000"), " "),
+    **dict.fromkeys(range(0x2002, 0x200B), " "),
+}
+_CODEX_KEYS: tuple[tuple[Rung, Callable[[str], str]], ...] = (
+    ("exact", str),
+    ("trailing_space", str.rstrip),
+    ("reindent", str.strip),
+    ("folded", lambda line: line.strip().translate(_CODEX_ASCII)),
+)
+_CODEX_RUNGS = [rung for rung, _ in _CODEX_KEYS]
+
+
+def merge_as_codex(original: str, changes: Sequence[Replacement]) -> Merged | Unresolved:
+    """Return the text that Codex's apply_patch writes, or its refusal.
+
+    Hunks are looked for in order, each below the one before it. Lines are compared exactly, then without trailing
+    blanks, then without blanks at both ends, then with typographic dashes, quotes and spaces as ASCII. The matched
+    lines are replaced by the patch's own, context included. A scope is the next line below that equals it. A hunk
+    without old lines is put at the end of the file. The result always ends with a newline. (openai/codex,
+    codex-rs/apply-patch: lib.rs and seek_sequence.rs.)
+    """
+    lines = original.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    at = 0
+    rungs: set[Rung] = {"exact"}
+    splices: list[tuple[int, int, tuple[str, ...]]] = []
+    for change in changes:
+        for scope in change.hint.scopes:
+            found = _seek_as_codex(lines, (scope,), at, at_end=False)
+            if found is None:
+                return Unresolved("not_found", f"Failed to find context '{scope}'.")
+            at = found[0] + 1
+        if not change.before:
+            end = len(lines) - (bool(lines) and not lines[-1])
+            splices.append((end, 0, change.after))
+            continue
+        before, after = change.before, change.after
+        found = _seek_as_codex(lines, before, at, at_end=change.hint.at_end)
+        if found is None and not before[-1]:
+            before, after = before[:-1], after[:-1] if after and not after[-1] else after
+            found = _seek_as_codex(lines, before, at, at_end=change.hint.at_end)
+        if found is None:
+            return Unresolved(
+                "not_found", "Failed to find expected lines.", nearest=describe_nearest(lines, change.before)
+            )
+        splices.append((found[0], len(before), after))
+        rungs.add(found[1])
+        at = found[0] + len(before)
+    return Merged(_write_as_codex(lines, splices), max(rungs, key=_CODEX_RUNGS.index))
+
+
+def _seek_as_codex(lines: Sequence[str], wanted: Sequence[str], start: int, *, at_end: bool) -> tuple[int, Rung] | None:
+    if not wanted:
+        return start, "exact"
+    last = len(lines) - len(wanted)
+    first = last if at_end else start
+    for rung, key in _CODEX_KEYS:
+        sought = [key(line) for line in wanted]
+        for at in range(max(0, first), last + 1):
+            if all(key(line) == one for line, one in zip(lines[at : at + len(wanted)], sought, strict=True)):
+                return at, rung
+    return None
+
+
+def _write_as_codex(lines: list[str], splices: Sequence[tuple[int, int, tuple[str, ...]]]) -> str:
+    for start, length, after in sorted(splices, key=lambda splice: splice[0])[::-1]:
+        lines[start : start + length] = after
+    return "\n".join(lines if lines and not lines[-1] else [*lines, ""])

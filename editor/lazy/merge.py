@@ -2,7 +2,7 @@
 
 Between two anchors a block shows everything: the file's lines there must all be among the block's, in order, or stand
 there in another form one by one (`timeout: 30` for `timeout: 20`). Beyond the outermost anchors lie the edges
-(`editor/lazy/edges.py`).
+(`editor/lazy/doubts.py`).
 
 Lines that stand in many places (`return result`) leave it open where a block ends; a definition's extent does not. So
 a snippet that consists of complete definitions is merged for certain if each is bound and only gains lines, or has
@@ -19,15 +19,23 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from rapidfuzz import fuzz
+
+from editor.diff import LineOp, line_opcodes
 from editor.errors import format_span
 from editor.lazy.doubts import (
+    NOTE,
     Block,
+    DoubtError,
+    Edge,
     Placement,
     can_anchor,
-    find_added_lines,
-    find_unique_lines,
-    is_rewritten_in_place,
-    keep_hidden_lines,
+    check_addition,
+    check_edge,
+    has_same_field,
+    is_closing_line,
+    quote_line,
+    read_edge,
     refuse_copies,
     refuse_known,
     refuse_other_gap,
@@ -36,11 +44,9 @@ from editor.lazy.doubts import (
     refuse_same_neighbours,
     refuse_twin,
 )
-from editor.lazy.edges import NOTE, DoubtError, Edge, check_addition, check_edge, is_closing_line, quote_line, read_edge
-from editor.lazy.units import Unit, build_units, flatten_sketch
-from editor.match.ladder import LineIndex, find_places, find_runs, rstrip_blanks
+from editor.match.ladder import LineIndex, find_places, find_runs, get_indent, rstrip_blanks
 from editor.placeholders import holds_placeholder, is_placeholder
-from editor.snippets import survey_snippet
+from editor.snippets import Unit, build_units, flatten_sketch, survey_snippet
 from editor.syntax import Survey, survey
 from editor.types import AlreadyApplied, Merged, MergeOutcome, Sketch, Unresolved
 
@@ -179,6 +185,53 @@ def _place_at_end(index: LineIndex, floor: int, block: Block) -> Placement:
 
 def _begins_with(outer: Sequence[str], inner: Sequence[str]) -> bool:
     return [rstrip_blanks(line) for line in outer[: len(inner)]] == [rstrip_blanks(line) for line in inner]
+
+
+# Per cent of rapidfuzz's ratio that a line must share with the one whose new form it is.
+_SAME_LINE = 50
+
+
+def keep_hidden_lines(hidden: Sequence[str], shown: Sequence[str]) -> list[str] | None:
+    """Return `shown` in the file's spelling if it holds all `hidden` lines in their order, else None."""
+    merged = list(shown)
+    at = 0
+    for line in hidden:
+        while at < len(shown) and rstrip_blanks(shown[at]) != rstrip_blanks(line):
+            at += 1
+        if at == len(shown):
+            return None
+        merged[at] = line
+        at += 1
+    return merged
+
+
+def is_rewritten_in_place(hidden: Sequence[str], shown: Sequence[str]) -> bool:
+    """Tell whether each hidden line that is not shown stands there changed, about the same name and no line more."""
+    return all(
+        op.equal or _has_same_fields(hidden, shown, op)
+        for op in line_opcodes([rstrip_blanks(line) for line in hidden], [rstrip_blanks(line) for line in shown])
+    )
+
+
+def _has_same_fields(hidden: Sequence[str], shown: Sequence[str], op: LineOp) -> bool:
+    if op.a_end - op.a_start != op.b_end - op.b_start:
+        return False
+    pairs = zip(hidden[op.a_start : op.a_end], shown[op.b_start : op.b_end], strict=True)
+    return all(
+        has_same_field(have, sent) and get_indent(have) == get_indent(sent) and fuzz.ratio(have, sent) >= _SAME_LINE
+        for have, sent in pairs
+    )
+
+
+def find_added_lines(gap: Sequence[str], hidden: Sequence[str]) -> list[str]:
+    left = Counter(hidden)
+    left.subtract(gap)
+    return [line for line in gap if left[line] < 0]
+
+
+def find_unique_lines(lines: Sequence[str]) -> frozenset[str]:
+    counts = Counter(rstrip_blanks(line) for line in lines)
+    return frozenset(line for line, count in counts.items() if count == 1 and can_anchor(line))
 
 
 def merge_definitions(lines: list[str], sketch: Sketch, language: str | None) -> list[str] | None:
@@ -376,35 +429,3 @@ def _is_solid(lines: Sequence[str], at: int) -> bool:
 def _strip_blank_lines(lines: Sequence[str]) -> tuple[str, ...]:
     solid = [at for at, line in enumerate(lines) if line.strip()]
     return tuple(lines[solid[0] : solid[-1] + 1]) if solid else ()
-
-
-_WORDS = "... existing code ..."
-_MARKERS = {
-    "css": f"/* {_WORDS} */",
-    "html": f"<!-- {_WORDS} -->",
-    "markdown": f"<!-- {_WORDS} -->",
-    "sql": f"-- {_WORDS}",
-} | dict.fromkeys(("python", "ruby", "yaml", "toml", "bash"), f"# {_WORDS}")
-
-
-def render_snippet(sketch: Sketch, language: str | None) -> str:
-    """Return the snippet without a final newline; the markers are indented as they were sent, or as the next block."""
-    marker = _MARKERS.get(language or "", f"// {_WORDS}")
-    gaps = iter(sketch.marker_indents)
-
-    def render_markers(block: Sequence[str]) -> list[str]:
-        return [indent + marker for indent in next(gaps, (_get_indent(block),))]
-
-    lines: list[str] = []
-    for number, block in enumerate(sketch.blocks):
-        if number or sketch.opens_elided:
-            lines += render_markers(block)
-        lines += block
-    if sketch.closes_elided:
-        lines += render_markers(sketch.blocks[-1])
-    return "\n".join(lines)
-
-
-def _get_indent(block: Sequence[str]) -> str:
-    first = next((line for line in block if line.strip()), "")
-    return first[: len(first) - len(first.lstrip())]

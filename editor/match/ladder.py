@@ -5,8 +5,8 @@ has a fixed number of spaces. Nothing else counts.
 
     exact            the lines are equal
     trailing_space   they are equal except for spaces, tabs and carriage returns at line ends
-    reindent         they are equal except for one mapping of indentations (`ladder.py`), if there are words
-    folded           they are equal except for that, and for characters that look alike (`unicode.py`)
+    reindent         they are equal except for one mapping of indentations (`find_mapping`), if there are words
+    folded           they are equal except for that, and for characters that look alike (`fold`)
 
 The first rung that finds anything decides. More than one place on it is an ambiguity, which no looser rung can resolve.
 The rungs `elided` (`editor/match/elision.py`) and `fuzzy` (`editor/match/near_miss.py`) are built on these four.
@@ -15,15 +15,35 @@ The rungs `elided` (`editor/match/elision.py`) and `fuzzy` (`editor/match/near_m
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from editor.errors import TooMuchWorkError
 from editor.execution import check_stopped
-from editor.match.unicode import BLANKS, fold
 from editor.types import Rung
 
-__all__ = ["LineIndex", "Places", "Shift", "find_places", "get_indent", "rstrip_blanks"]
+BLANKS = " \t\r"
+SPACES = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+_LOOK_ALIKES: dict[int, str] = {
+    **dict.fromkeys(map(ord, SPACES), " "),
+    **dict.fromkeys(map(ord, "\u2018\u2019\u201a\u201b\u2032\u02bc"), "'"),
+    **dict.fromkeys(map(ord, "\u201c\u201d\u201e\u201f\u2033"), '"'),
+    **dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63"), "-"),
+    **dict.fromkeys(map(ord, "\u200b\u2060\ufeff\u00ad"), ""),
+    **{code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)},
+    0x2026: "...",
+}
+
+
+def fold(text: str) -> str:
+    """Return a text with each look-alike, such as a no-break space, replaced by its common form.
+
+    Unicode spaces become a space, curly quotes and primes straight quotes, dashes and the minus sign `-`, `…` three
+    dots, fullwidth forms ASCII. Combining marks are composed (NFC), zero-width characters and soft hyphens are dropped.
+    """
+    return text if text.isascii() else unicodedata.normalize("NFC", text).translate(_LOOK_ALIKES)
+
 
 Key = Callable[[str], str]
 # After so many searches for near misses in one text, no more are made.

@@ -6,6 +6,7 @@ three-way merge with the old lines as base.
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +15,9 @@ from heapq import nsmallest
 from rapidfuzz import fuzz, process
 from rapidfuzz.distance import Indel
 
-from editor.diff import LineOp, line_opcodes
+from editor.diff import LineOp, count_common_prefix, line_opcodes
 from editor.errors import format_span
-from editor.match.ladder import IndentMapping, LineIndex, Shift, find_mapping, get_indent, strip_blanks
-from editor.match.unicode import describe_difference
+from editor.match.ladder import BLANKS, IndentMapping, LineIndex, Shift, find_mapping, fold, get_indent, strip_blanks
 from editor.splices import Option, Splice
 from editor.types import Hint, Replacement
 
@@ -87,11 +87,26 @@ def render_small_diff(wanted: Sequence[str], found: Sequence[str], start: int) -
         shown += ("+ " + _cut(line) for line in stands)
         if len(sent) == len(stands):
             named = (
-                (at, describe_difference(*pair))
+                (at, _describe_difference(*pair))
                 for at, pair in enumerate(zip(sent, stands, strict=True), start + op.b_start)
             )
             shown += (f"  (line {at + 1}: {name})" for at, name in named if name)
     return shown if len(shown) <= _MAX_SHOWN else [*shown[:_MAX_SHOWN], f"  ({len(shown) - _MAX_SHOWN} lines more)"]
+
+
+def _describe_difference(sent: str, found: str) -> str:
+    """Name the first character in which two lines differ that fold to the same: 'U+00A0 (NO-BREAK SPACE) at column 7'.
+
+    Returns '' if they are equal, or differ otherwise.
+    """
+    if sent == found or fold(sent).rstrip(BLANKS) != fold(found).rstrip(BLANKS):
+        return ""
+    at = count_common_prefix(sent, found)
+    for line, whose in ((found, "in the file"), (sent, "in the edit")):
+        if at < len(line) and not line[at].isascii():
+            name = unicodedata.name(line[at], "unnamed")
+            return f"U+{ord(line[at]):04X} ({name}) {whose} at column {at + 1}"
+    return ""
 
 
 def _vote_by_equal_lines(index: LineIndex, wanted: Sequence[str]) -> Counter[int]:

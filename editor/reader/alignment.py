@@ -7,7 +7,7 @@ A path takes the items of the snippet and the file's lines in order, by these st
     rewrite  shown lines in place of a statement       drop     a remark
     mark     a marker                                  skip     lines of the file that stay and are not shown
 
-Between steps it is in one of the states of `editor.reader.types`. The least cost to the end is computed backwards for
+Between steps it is in one of the states of `editor.reader.costs`. The least cost to the end is computed backwards for
 every item and line, a row at a time. An A* search, for which that cost is the exact heuristic, then yields the paths of
 the k best distinct texts.
 """
@@ -24,21 +24,23 @@ import numpy as np
 
 from editor.execution import check_stopped
 from editor.reader.candidates import FileLines, Floats, LineCandidates, Mask, Snippet
-from editor.reader.costs import INF, CostWeights, StepCosts
-from editor.reader.coverage import find_new_units
-from editor.reader.types import (
+from editor.reader.costs import (
     BOUND,
     CUT,
     DELETED,
     ELIDED,
     GAP,
+    INF,
     NEW,
     OUTSIDE,
     UNBOUND,
     AlignmentStep,
+    CostWeights,
     Kind,
     Path,
+    StepCosts,
 )
+from editor.reader.coverage import find_new_units
 
 MAX_STEPS = 12_000
 """The most nodes that one search visits; it then returns the paths found so far."""

@@ -1,9 +1,10 @@
-"""The costs of the steps that align a snippet with its file."""
+"""The steps that align a snippet with its file, and their costs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,32 @@ from editor.reader.coverage import (
     is_whole,
     mask_closed_lines,
 )
-from editor.reader.types import ELIDED, GAP, OUTSIDE
+
+# What a path did last. UNBOUND: inserted lines below a gap. CUT: deletes lines below a gap. ELIDED: skips lines without
+# a marker. OUTSIDE: skips lines less indented than the marker.
+BOUND, NEW, UNBOUND, DELETED, CUT, GAP, ELIDED, OUTSIDE = range(8)
+
+Kind = Literal["match", "sub", "insert", "delete", "skip", "mark", "drop", "rewrite"]
+
+
+class AlignmentStep(NamedTuple):
+    """One step: the items [item, item_end) and the file lines [line, line_end) that it takes, and the state before."""
+
+    kind: Kind
+    item: int
+    item_end: int
+    line: int
+    line_end: int
+    state: int
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """An alignment of a whole snippet with a whole file, and its cost."""
+
+    cost: float
+    steps: tuple[AlignmentStep, ...]
+
 
 INF = 1e9
 """The cost of a step that is not possible."""

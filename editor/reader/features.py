@@ -13,9 +13,9 @@ from math import log1p
 from editor.attribution.snippet import measure_indent
 from editor.attribution.statements import IMPORT, find_key, find_name
 from editor.reader.candidates import FileLines, Snippet
+from editor.reader.costs import Path
 from editor.reader.path_features import PathFeatures
 from editor.reader.render import Row, Run
-from editor.reader.types import Path
 from editor.syntax import count_errors
 
 _PATH = (

@@ -11,6 +11,7 @@ from rapidfuzz import fuzz
 
 from editor.attribution.statements import IMPORT, find_key
 from editor.reader.candidates import FileLines, Snippet, is_comment, measure_likeness
+from editor.reader.costs import ELIDED, GAP, OUTSIDE, UNBOUND, AlignmentStep
 from editor.reader.coverage import (
     find_last_name,
     find_lines_to_remove,
@@ -19,7 +20,6 @@ from editor.reader.coverage import (
     is_whole,
     mask_closed_lines,
 )
-from editor.reader.types import ELIDED, GAP, OUTSIDE, UNBOUND, AlignmentStep
 
 _REMOVES = re.compile(
     r"\b(remov|delet|drop|get rid|strip|unused|no longer|replac|switch|instead|simplif|inline|collapse|rename|move|"

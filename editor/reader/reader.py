@@ -28,10 +28,9 @@ from editor.errors import TooMuchWorkError
 from editor.execution import check_stopped
 from editor.reader.alignment import Aligner
 from editor.reader.candidates import FileLines, Floats, LineCandidates, Snippet
-from editor.reader.costs import CostWeights
+from editor.reader.costs import CostWeights, Path
 from editor.reader.features import FEATURES, Draft, FeatureExtractor
 from editor.reader.render import build_runs, find_moved_lines, has_own_shift, render_text
-from editor.reader.types import Path
 from editor.types import Candidate, ParsedEdit, ReadingCertainty, Sketch
 
 __all__ = [

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from editor.attribution.snippet import measure_indent
 from editor.attribution.statements import IMPORT
 from editor.reader.candidates import FileLines, Snippet
-from editor.reader.types import Path
+from editor.reader.costs import Path
 
 
 class Row(NamedTuple):

@@ -20,14 +20,13 @@ from math import log2
 import numpy as np
 from rapidfuzz import fuzz
 
-from editor.lazy.edges import find_line_key
-from editor.lazy.units import flatten_sketch
+from editor.lazy.doubts import find_line_key
 from editor.match.file_style import keep_file_spacing
 from editor.match.ladder import LineIndex, find_places, rstrip_blanks
 from editor.match.near_miss import find_nearest
 from editor.required_lines import iter_solid_lines
-from editor.scope.types import Span
-from editor.snippets import survey_snippet
+from editor.scope import Span
+from editor.snippets import flatten_sketch, survey_snippet
 from editor.syntax import survey
 from editor.types import ParsedEdit, Replacement, Sketch, Substitution, Substitutions
 

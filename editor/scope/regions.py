@@ -21,8 +21,9 @@ from editor.definitions import Symbol
 from editor.diff import line_opcodes
 from editor.errors import format_span
 from editor.required_lines import iter_solid_lines
+from editor.scope import Region, Scope, Span, cut, is_confined, join_lines, split_lines
 from editor.scope.parts import Change, Part, compute_hull, find_parts
-from editor.scope.types import Region, Scope, Span, cut, is_confined, join_lines, split_lines
+from editor.snippets import get_block_indent
 from editor.syntax import Survey, survey
 from editor.types import AlreadyApplied, Check, Merged, MergeOutcome, ParsedEdit, Sketch, Substitutions
 
@@ -194,15 +195,10 @@ def _list_marker_indents(sketch: Sketch) -> list[tuple[str, ...]]:
     """Return the indentation of a marker above each block, and below the last."""
     given = list(sketch.marker_indents)
     if not given:
-        return [(_get_indent(block),) for block in (*sketch.blocks, sketch.blocks[-1])]
-    above = [] if sketch.opens_elided else [(_get_indent(sketch.blocks[0]),)]
-    below = [] if sketch.closes_elided else [(_get_indent(sketch.blocks[-1]),)]
+        return [(get_block_indent(block),) for block in (*sketch.blocks, sketch.blocks[-1])]
+    above = [] if sketch.opens_elided else [(get_block_indent(sketch.blocks[0]),)]
+    below = [] if sketch.closes_elided else [(get_block_indent(sketch.blocks[-1]),)]
     return [*above, *given, *below]
-
-
-def _get_indent(block: Sequence[str]) -> str:
-    first = next((line for line in block if line.strip()), "")
-    return first[: len(first) - len(first.lstrip())]
 
 
 def check_region_kept(regions: Sequence[Region], answers: Sequence[str]) -> Check:

@@ -11,9 +11,8 @@ from editor.match import near_miss
 from editor.match.already_applied import AppliedChange, find_applied, find_applied_at, is_evidence
 from editor.match.elision import has_elision, is_elision, resolve_elided
 from editor.match.file_style import AdaptedLines, adapt_to_file, indent_first_line, is_already_there
-from editor.match.ladder import LineIndex, Places, find_places, identity
+from editor.match.ladder import BLANKS, LineIndex, Places, find_places, identity
 from editor.match.near_miss import describe_place
-from editor.match.unicode import BLANKS
 from editor.placeholders import holds_placeholder
 from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
 from editor.types import Replacement, Rung, Unresolved

@@ -11,8 +11,7 @@ import pytest
 from editor.formats import parse
 from editor.reader.alignment import Aligner
 from editor.reader.candidates import FileLines, LineCandidates, Snippet
-from editor.reader.costs import CostWeights
-from editor.reader.types import BOUND, ELIDED, GAP, OUTSIDE
+from editor.reader.costs import BOUND, ELIDED, GAP, OUTSIDE, CostWeights
 from editor.types import Sketch
 
 LINES = (

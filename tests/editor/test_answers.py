@@ -9,7 +9,7 @@ import pytest
 from editor.errors import EditSyntaxError
 from editor.formats import parse
 from editor.formats.answers import read_answer
-from editor.formats.file_names import find_kind, is_label
+from editor.formats.markup import find_kind, is_label
 from editor.grammars import find_language
 from editor.merge import merge
 from editor.types import FormatName, Merged, Sketch, Unresolved

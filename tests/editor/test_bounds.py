@@ -24,7 +24,7 @@ from editor.checks import _find_shown_seams, _TextSet
 from editor.diff import MAX_MATRIX_BITS, line_opcodes
 from editor.errors import EditorError, EditSyntaxError
 from editor.formats import parse
-from editor.formats.strays import find_stray
+from editor.formats.markup import find_stray
 from editor.grammars import find_language
 from editor.hunks.slots import Scopes
 from editor.match import ladder

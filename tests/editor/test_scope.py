@@ -7,15 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from editor.scope.types import join_lines, split_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from editor.formats import parse
 from editor.merge import merge
-from editor.scope import Region, Scope, build_whole_scope, check_region_kept, cut, find_regions, splice
+from editor.scope import Region, Scope, cut, splice
 from editor.scope.parts import Change, Part
-from editor.scope.regions import MAX_LINES, MAX_REGIONS, SMALL_FILE, assign_change, find_touched_spans
-from editor.scope.types import join_lines, split_lines
+from editor.scope.regions import (
+    MAX_LINES,
+    MAX_REGIONS,
+    SMALL_FILE,
+    assign_change,
+    build_whole_scope,
+    check_region_kept,
+    find_regions,
+    find_touched_spans,
+)
 from editor.types import Candidate, FormatName, Unresolved
 
 NAMES = [f"step_{number}" for number in range(60)]

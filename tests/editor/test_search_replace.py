@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from editor.errors import EditSyntaxError
 from editor.formats import detect, parse, parse_files
-from editor.formats.file_names import parse_file_name
+from editor.formats.markup import parse_file_name
 from editor.merge import merge
 from editor.types import Hint, Merged, ParsedEdit, Replacement
 from tests.editor.recorded import search_replace
