@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from editor.scope.types import join_lines, split_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from editor.formats import parse
 from editor.merge import merge
-from editor.scope import Region, Scope, cut, splice
+from editor.scope import Region, Scope, cut, join_lines, splice, split_lines
 from editor.scope.parts import Change, Part
 from editor.scope.regions import (
     MAX_LINES,
