@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from editor.formats import parse
-from editor.lazy.merge import render_snippet
+from editor.snippets import render_snippet
 from editor.types import Sketch
 
 SNIPPETS = [
