@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from agent_runtime.llm.interface import ModelTask, render_blocks
 from agent_runtime.types import GivenScope
 from editor.grammars import find_language
-from editor.scope import Region, Scope, cut
-from editor.scope.regions import build_whole_scope, find_regions
+from editor.scope import Region, Scope, cut, regions
 from editor.snippets import render_snippet
 from editor.types import ParsedEdit, Sketch
 from repo_cache import syntax as repo_syntax
@@ -41,12 +40,12 @@ def find_scope(task: ModelTask) -> Scope:
     """Return the regions to ask about, or the whole file if the request's `scope` says so."""
     if task.request.scope == "file":
         return build_whole_scope(task)
-    return find_regions(task.text, task.edit, task.by_rule, find_language(task.request.path))
+    return regions.find_regions(task.text, task.edit, task.by_rule, find_language(task.request.path))
 
 
 def build_whole_scope(task: ModelTask) -> Scope:
     """Return the whole file as one region."""
-    return build_whole_scope(task.text, task.edit, task.by_rule)
+    return regions.build_whole_scope(task.text, task.edit, task.by_rule)
 
 
 def build_questions(task: ModelTask, scope: Scope) -> list[Question]:
