@@ -7,7 +7,7 @@ attention is `invariant_attention`. A speculative run then equals a plain one bi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -16,28 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.decoder import Batch, Decoder, ForwardContext, KVStore, find_ranges
-from engine.layers import AdapterRows, ProjectionKind
+from engine.decoder import Batch, Decoder, KVStore, StoreOps, find_ranges
+from engine.layers import Projection, ProjectionKind
 from kernels.accept import TopTokens, find_top_tokens_by_tile
 from kernels.attention import invariant_attention, truncate_runs
-from kernels.rms_norm import rms_norm
 
 ROWS = 16
 """Rows of every product: few enough for a single token, enough to read the weights seldom in a long prompt."""
-
-
-@dataclass(frozen=True, slots=True)
-class _AdapterPiece(AdapterRows):
-    """Computes updates for all rows of a piece and adds them to the rows of their adapter, so that all
-    have one shape.
-    """
-
-    def apply(self, kind: ProjectionKind, layer: int, x: Tensor, out: Tensor) -> None:
-        """As `AdapterRows.apply`."""
-        for adapter, start, end in self.ranges:
-            whole = out.clone()
-            adapter.apply(kind, layer, x, whole)
-            out[start:end] = whole[start:end]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +46,59 @@ def _find_neighbours(batch: Batch) -> list[_Neighbours]:
     return found
 
 
+class InvariantOps(StoreOps):
+    """The operations of a pass whose rows, without those of the batch, are padded to a multiple of ROWS."""
+
+    def __init__(self, decoder: Decoder, batch: Batch, kv: KVStore, num_rows: int) -> None:
+        super().__init__(decoder, batch, kv, decoder.scratch)
+        self._num_rows = num_rows
+        self._neighbours = _find_neighbours(batch)
+        self.cos, self.sin = decoder.rotations(F.pad(batch.positions, (0, num_rows - len(batch.positions))))
+
+    def project(self, kind: ProjectionKind, index: int, projection: Projection, x: Tensor) -> Tensor:
+        """As `LayerOps.project`; an adapter's updates are computed for whole pieces and added to its own rows."""
+        out = _apply_by_piece(projection, x)
+        for adapter, start, end in self.adapters.ranges:
+            updated = out.clone()
+            for first in range(start - start % ROWS, end, ROWS):
+                adapter.apply(kind, index, x[first : first + ROWS], updated[first : first + ROWS])
+            out[start:end] = updated[start:end]
+        return out
+
+    def norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        """As `LayerOps.norm`."""
+        return _apply_by_piece(partial(super().norm, weight=weight), hidden)
+
+    def add_norm(self, hidden: Tensor, delta: Tensor, weight: Tensor) -> Tensor:
+        """As `LayerOps.add_norm`."""
+        return _apply_by_piece(partial(super().add_norm, weight=weight), hidden, delta)
+
+    def swiglu(self, gate_up: Tensor) -> Tensor:
+        """As `LayerOps.swiglu`."""
+        return _apply_by_piece(super().swiglu, gate_up)
+
+    def split_heads(
+        self, norms: Tensor | None, heads: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """As `StoreOps.split_heads`, without the padding."""
+        split = partial(super().split_heads, norms)
+        pieces = [split(*rows) for rows in _split_pieces(heads, cos, sin)]
+        query, keys, values, keys_before_rope = (
+            torch.cat(each)[: len(self.batch.token_ids)] for each in zip(*pieces, strict=True)
+        )
+        return query, keys, values, keys_before_rope
+
+    def attend_sequences(self, index: int, query: Tensor) -> Tensor:
+        """As `StoreOps.attend_sequences`; padding gets zeros."""
+        out = query.new_zeros(self._num_rows, *query.shape[1:])
+        for each in self._neighbours:
+            runs = self.kv.runs(index, each.at)
+            if each.is_part:
+                runs = truncate_runs(runs, each.end)
+            out[each.rows] = invariant_attention(query[each.rows], runs, each.end, self.config.sliding_window)
+        return out
+
+
 class InvariantDecoder(Decoder):
     """A decoder with the same weights, scratch memory and results, up to their last bits, as the given one."""
 
@@ -71,58 +109,33 @@ class InvariantDecoder(Decoder):
     @torch.inference_mode()
     def forward_batch(self, batch: Batch, kv: KVStore) -> Tensor:
         """As `Decoder.forward_batch`."""
-        num_tokens, eps = len(batch.token_ids), self.config.rms_norm_eps
-        missing = (0, -num_tokens % ROWS)
-        hidden = F.embedding(F.pad(batch.token_ids, missing), self.weights.embedding)
-        positions = F.pad(batch.positions, missing)
-        pieces = [slice(first, first + ROWS) for first in range(0, len(hidden), ROWS)]
-        contexts = [self._build_context(piece, positions[piece], batch, kv) for piece in pieces]
-        neighbours = _find_neighbours(batch)
-        for index, layer in enumerate(self.weights.layers):
-            parts = [
-                self._project_heads(index, layer, hidden[piece], context)
-                for piece, context in zip(pieces, contexts, strict=True)
-            ]
-            query, keys, values, before_rope = (torch.cat(each) for each in zip(*parts, strict=True))
-            kv.write(index, keys[:num_tokens], values[:num_tokens])
-            if batch.recorder is not None:
-                batch.recorder.write(index, before_rope[:num_tokens], values[:num_tokens])
-            attended = self._attend_rows(index, query, neighbours, kv)
-            for piece, context in zip(pieces, contexts, strict=True):
-                hidden[piece] += context.project("attention_out", index, layer.attention_out, attended[piece])
-                hidden[piece] += self._feed_forward(index, layer, hidden[piece], context)
-        normed = [rms_norm(hidden[piece], self.weights.final_norm, eps) for piece in pieces]
-        return torch.cat(normed)[:num_tokens]
+        token_ids = _pad_rows(batch.token_ids)
+        return self.run_layers(token_ids, InvariantOps(self, batch, kv, len(token_ids)))[: len(batch.token_ids)]
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """As `Decoder.logits`."""
-        return _apply_by_piece(self.weights.lm_head, hidden)
+        return _project_rows(self.weights.lm_head, hidden)
 
     @torch.inference_mode()
     def likeliest(self, hidden: Tensor) -> TopTokens:
         """As `Decoder.likeliest`."""
-        return find_top_tokens_by_tile(hidden, [partial(_apply_by_piece, tile) for tile in self.weights.lm_head_tiles])
-
-    def _build_context(self, piece: slice, positions: Tensor, batch: Batch, kv: KVStore) -> ForwardContext:
-        """Return the context of the rows of one piece, without attention, which is done for all rows."""
-        cut = [
-            (adapter, max(start, piece.start) - piece.start, min(end, piece.stop) - piece.start)
-            for adapter, start, end in batch.adapters.ranges
-            if start < piece.stop and end > piece.start
-        ]
-        return ForwardContext((), self._cos[positions], self._sin[positions], kv, _AdapterPiece(tuple(cut)))
-
-    def _attend_rows(self, index: int, query: Tensor, neighbours: Sequence[_Neighbours], kv: KVStore) -> Tensor:
-        """Return the attention output of each row, [num_rows, num_heads * head_dim]; padding gets zeros."""
-        out = torch.zeros_like(query)
-        for each in neighbours:
-            runs = truncate_runs(kv.runs(index, each.at), each.end) if each.is_part else kv.runs(index, each.at)
-            out[each.rows] = invariant_attention(query[each.rows], runs, each.end, self.config.sliding_window)
-        return out.view(len(query), -1)
+        return find_top_tokens_by_tile(hidden, [partial(_project_rows, tile) for tile in self.weights.lm_head_tiles])
 
 
-def _apply_by_piece(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """Apply a function of rows to ROWS of them at a time, padded."""
-    padded = F.pad(rows, (0, 0, 0, -len(rows) % ROWS))
-    return torch.cat([function(padded[first : first + ROWS]) for first in range(0, len(padded), ROWS)])[: len(rows)]
+def _pad_rows(rows: Tensor) -> Tensor:
+    """Add zeros up to a multiple of ROWS rows."""
+    return F.pad(rows, (*(0, 0) * (rows.dim() - 1), 0, -len(rows) % ROWS))
+
+
+def _project_rows(projection: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    return _apply_by_piece(projection, _pad_rows(rows))[: len(rows)]
+
+
+def _apply_by_piece(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+    """Apply a function of rows to ROWS of them at a time; they are a multiple of ROWS."""
+    return torch.cat([function(*piece) for piece in _split_pieces(*rows)])
+
+
+def _split_pieces(*rows: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    return zip(*(torch.split(each, ROWS) for each in rows), strict=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Protocol
 
@@ -11,13 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine.config import ModelConfig
 from engine.errors import DoesNotFit
 from engine.layers import Adapter, AdapterRows, DecoderWeights, LayerWeights, Projection, ProjectionKind, Quantization
 from engine.weights.checkpoint import fingerprint
 from engine.weights.parameters import Parameters
 from kernels.accept import TopTokens, find_top_tokens_by_tile
 from kernels.attention import Run, Scratch, attention_at_positions, causal_attention, decode_attention
-from kernels.rms_norm import rms_norm
+from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope import apply_rope, rope_table
 from kernels.swiglu import swiglu
 
@@ -200,22 +201,88 @@ LM_HEAD_ROWS = 64
 """Logits are computed for this many positions at a time: 64 rows of a 150,000-word vocabulary are 19 MB in bf16."""
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardContext:
-    """What every layer needs to know of one forward pass."""
+class LayerOps:
+    """The operations that the layers of one forward pass use; `Decoder.run_layers` is the loop over the layers.
 
-    ranges: tuple[tuple[int, int], ...]
-    cos: Tensor  # [num_tokens, head_dim // 2]
-    sin: Tensor  # [num_tokens, head_dim // 2]
-    kv: KVStore
-    adapters: AdapterRows
-    recorder: KVRecorder | None = None
-    scattered: Mapping[int, Tensor] = field(default_factory=dict)  # positions of sequences whose rows are no neighbours
+    A subclass says how keys and values are kept and attended to.
+    """
+
+    def __init__(self, config: ModelConfig, adapters: AdapterRows) -> None:
+        self.config = config
+        self.adapters = adapters
 
     def project(self, kind: ProjectionKind, index: int, projection: Projection, x: Tensor) -> Tensor:
         """Apply one linear map of layer `index`, and add what the adapters change in their rows."""
         out = projection(x)
         self.adapters.apply(kind, index, x, out)
+        return out
+
+    def norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        """As `rms_norm`."""
+        return rms_norm(hidden, weight, self.config.rms_norm_eps)
+
+    def add_norm(self, hidden: Tensor, delta: Tensor, weight: Tensor) -> Tensor:
+        """As `add_rms_norm`: add to `hidden` in place and return the norm of the sum."""
+        return add_rms_norm(hidden, delta, weight, self.config.rms_norm_eps)
+
+    def swiglu(self, gate_up: Tensor) -> Tensor:
+        """As `swiglu`."""
+        return swiglu(gate_up)
+
+    def attend(self, index: int, layer: LayerWeights, heads: Tensor) -> Tensor:
+        """Keep the keys and values of layer `index`, and return what each token's queries find among those so far.
+
+        heads: [num_tokens, num_heads + 2 * num_kv_heads, head_dim], before their norm and RoPE; they may be changed.
+        Returns [num_tokens, num_heads, head_dim].
+        """
+        raise NotImplementedError
+
+
+class StoreOps(LayerOps):
+    """The operations of a pass whose keys and values are in a `KVStore`."""
+
+    def __init__(self, decoder: Decoder, batch: Batch, kv: KVStore, scratch: Scratch) -> None:
+        super().__init__(decoder.config, batch.adapters)
+        self.batch = batch
+        self.kv = kv
+        self.cos, self.sin = decoder.rotations(batch.positions)
+        self._scratch = scratch
+        self._scattered = {at: batch.positions[slice(*batch.ranges[at])] for at in batch.scattered}
+
+    def attend(self, index: int, layer: LayerWeights, heads: Tensor) -> Tensor:
+        """As `LayerOps.attend`."""
+        query, keys, values, keys_before_rope = self.split_heads(layer.head_norms, heads, self.cos, self.sin)
+        self.kv.write(index, keys, values)
+        if self.batch.recorder is not None:
+            self.batch.recorder.write(index, keys_before_rope, values)
+        return self.attend_sequences(index, query)
+
+    def split_heads(
+        self, norms: Tensor | None, heads: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return queries and keys with RoPE, values, and the keys without RoPE: [num_tokens, heads, head_dim] each."""
+        num_heads, num_rotated = self.config.num_heads, self.config.num_heads + self.config.num_kv_heads
+        before_rope, values = heads[:, :num_rotated], heads[:, num_rotated:]
+        if norms is not None:
+            rms_norm(before_rope, norms, self.config.rms_norm_eps, out=before_rope)
+        rotated = apply_rope(before_rope, cos, sin)
+        return rotated[:, :num_heads], rotated[:, num_heads:], values, before_rope[:, num_heads:]
+
+    def attend_sequences(self, index: int, query: Tensor) -> Tensor:
+        """Return the attention output of each token, [num_tokens, num_heads, head_dim], over its own sequence."""
+        kv, ranges, window = self.kv, self.batch.ranges, self.config.sliding_window
+        if len(ranges) == 1 and not self._scattered:
+            return causal_attention(query, kv.runs(index, 0), self._scratch, window)
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        if kv.singles:
+            rows = [ranges[at][0] for at in kv.singles]
+            out[rows] = decode_attention(query[rows], *kv.gather(index))
+        for at, (first, last) in enumerate(ranges):
+            if at in self._scattered:
+                own, positions = query[first:last], self._scattered[at]
+                out[first:last] = attention_at_positions(own, positions, kv.runs(index, at), self._scratch)
+            elif at not in kv.singles:
+                out[first:last] = causal_attention(query[first:last], kv.runs(index, at), self._scratch, window)
         return out
 
 
@@ -237,7 +304,7 @@ class Decoder:
             self.weights.device,
             config.rope_divisors,
         )
-        self._scratch = Scratch()
+        self.scratch = Scratch()
 
     def new_caches(self, max_batch_size: int, max_seq_len: int) -> list[KVCache]:
         """Return contiguous KV caches for this model, one for each layer, for `forward`."""
@@ -269,14 +336,24 @@ class Decoder:
 
         Returns the hidden states after the last norm, [num_tokens, hidden_size].
         """
-        cos, sin = self.rotations(batch.positions)
-        scattered = {at: batch.positions[slice(*batch.ranges[at])] for at in batch.scattered}
-        context = ForwardContext(batch.ranges, cos, sin, kv, batch.adapters, batch.recorder, scattered)
-        hidden = F.embedding(batch.token_ids, self.weights.embedding)
-        for index, layer in enumerate(self.weights.layers):
-            hidden += self._attend(index, layer, hidden, context)
-            hidden += self._feed_forward(index, layer, hidden, context)
-        return rms_norm(hidden, self.weights.final_norm, self.config.rms_norm_eps)
+        return self.run_layers(batch.token_ids, StoreOps(self, batch, kv, self.scratch))
+
+    def run_layers(self, token_ids: Tensor, ops: LayerOps) -> Tensor:
+        """Run all layers over tokens, int64 [num_tokens]; return the hidden states after the last norm, [num_tokens,
+        hidden_size].
+        """
+        layers, head_dim = self.weights.layers, self.config.head_dim
+        hidden = F.embedding(token_ids, self.weights.embedding)
+        normed = ops.norm(hidden, layers[0].attention_norm)
+        next_norms = [*(layer.attention_norm for layer in layers[1:]), self.weights.final_norm]
+        for index, (layer, next_norm) in enumerate(zip(layers, next_norms, strict=True)):
+            heads = ops.project("qkv", index, layer.qkv, normed).view(len(hidden), -1, head_dim)
+            attended = ops.attend(index, layer, heads).view(len(hidden), -1)
+            out = ops.project("attention_out", index, layer.attention_out, attended)
+            normed = ops.add_norm(hidden, out, layer.ffn_norm)
+            activated = ops.swiglu(ops.project("gate_up", index, layer.gate_up, normed))
+            normed = ops.add_norm(hidden, ops.project("down", index, layer.down, activated), next_norm)
+        return normed
 
     def rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cosines and sines of RoPE at these positions, float32 [num_positions, head_dim // 2] each."""
@@ -291,50 +368,3 @@ class Decoder:
     def likeliest(self, hidden: Tensor) -> TopTokens:
         """Return the most likely next token for each of these hidden states; the logits are not kept."""
         return find_top_tokens_by_tile(hidden, self.weights.lm_head_tiles)
-
-    def _attend(self, index: int, layer: LayerWeights, hidden: Tensor, context: ForwardContext) -> Tensor:
-        query, keys, values, keys_before_rope = self._project_heads(index, layer, hidden, context)
-        context.kv.write(index, keys, values)
-        if context.recorder is not None:
-            context.recorder.write(index, keys_before_rope, values)
-        attended = self._attend_sequences(index, query, context)
-        return context.project("attention_out", index, layer.attention_out, attended.view(hidden.shape[0], -1))
-
-    def _project_heads(
-        self, index: int, layer: LayerWeights, hidden: Tensor, context: ForwardContext
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return queries and keys with RoPE, values, and the keys without RoPE: [num_tokens, heads, head_dim] each."""
-        config, num_tokens = self.config, hidden.shape[0]
-        num_heads, num_rotated = config.num_heads, config.num_heads + config.num_kv_heads
-        normed = rms_norm(hidden, layer.attention_norm, config.rms_norm_eps)
-        fused = context.project("qkv", index, layer.qkv, normed)
-        heads = fused.view(num_tokens, num_rotated + config.num_kv_heads, config.head_dim)
-        if layer.query_norm is not None and layer.key_norm is not None:
-            heads[:, :num_heads] = rms_norm(heads[:, :num_heads], layer.query_norm, config.rms_norm_eps)
-            keys = heads[:, num_heads:num_rotated]
-            heads[:, num_heads:num_rotated] = rms_norm(keys, layer.key_norm, config.rms_norm_eps)
-        rotated = apply_rope(heads[:, :num_rotated], context.cos, context.sin)
-        keys = heads[:, num_heads:num_rotated]
-        return rotated[:, :num_heads], rotated[:, num_heads:], heads[:, num_rotated:], keys
-
-    def _attend_sequences(self, index: int, query: Tensor, context: ForwardContext) -> Tensor:
-        """Return the attention output of each token, [num_tokens, num_heads, head_dim], over its own sequence."""
-        kv, window = context.kv, self.config.sliding_window
-        if len(context.ranges) == 1 and not context.scattered:
-            return causal_attention(query, kv.runs(index, 0), self._scratch, window)
-        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        if kv.singles:
-            rows = [context.ranges[at][0] for at in kv.singles]
-            out[rows] = decode_attention(query[rows], *kv.gather(index))
-        for at, (first, last) in enumerate(context.ranges):
-            if at in context.scattered:
-                own, positions = query[first:last], context.scattered[at]
-                out[first:last] = attention_at_positions(own, positions, kv.runs(index, at), self._scratch)
-            elif at not in kv.singles:
-                out[first:last] = causal_attention(query[first:last], kv.runs(index, at), self._scratch, window)
-        return out
-
-    def _feed_forward(self, index: int, layer: LayerWeights, hidden: Tensor, context: ForwardContext) -> Tensor:
-        normed = rms_norm(hidden, layer.ffn_norm, self.config.rms_norm_eps)
-        activated = swiglu(context.project("gate_up", index, layer.gate_up, normed))
-        return context.project("down", index, layer.down, activated)

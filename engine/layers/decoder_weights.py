@@ -83,21 +83,23 @@ class LayerWeights:
 
     attention_norm: Tensor  # [hidden_size]
     qkv: Projection  # hidden_size -> (num_heads + 2 * num_kv_heads) * head_dim
-    query_norm: Tensor | None  # [head_dim]
-    key_norm: Tensor | None  # [head_dim]
+    head_norms: Tensor | None  # [num_heads + num_kv_heads, head_dim], of queries and keys
     attention_out: Projection  # num_heads * head_dim -> hidden_size
     ffn_norm: Tensor  # [hidden_size]
     gate_up: Projection  # hidden_size -> 2 * ffn_size
     down: Projection  # ffn_size -> hidden_size
 
     @classmethod
-    def from_parameters(cls, layer: LayerParameters, store: Store) -> LayerWeights:
+    def from_parameters(cls, layer: LayerParameters, config: ModelConfig, store: Store) -> LayerWeights:
         """Return the layer with its projections built by `store`."""
+        head_norms = None
+        if layer.query_norm is not None and layer.key_norm is not None:
+            norms = (layer.query_norm.expand(config.num_heads, -1), layer.key_norm.expand(config.num_kv_heads, -1))
+            head_norms = torch.cat(norms)
         return cls(
             attention_norm=layer.attention_norm,
             qkv=store(layer.qkv, layer.qkv_bias),
-            query_norm=layer.query_norm,
-            key_norm=layer.key_norm,
+            head_norms=head_norms,
             attention_out=store(layer.attention_out, None),
             ffn_norm=layer.ffn_norm,
             gate_up=store(layer.gate_up, None),
@@ -129,11 +131,11 @@ class DecoderWeights:
         `quantize` is for CPUs: all projections are quantised, the LM head to int8 with int4. Raises WeightsError if
         memory runs out, or if the weights are on another device.
         """
-        store, store_head = _choose_stores(parameters, quantize)
+        config, (store, store_head) = parameters.config, _choose_stores(parameters, quantize)
         return cls(
-            config=parameters.config,
+            config=config,
             embedding=parameters.embedding,
-            layers=tuple(LayerWeights.from_parameters(layer, store) for layer in parameters.take_layers()),
+            layers=tuple(LayerWeights.from_parameters(layer, config, store) for layer in parameters.take_layers()),
             final_norm=parameters.final_norm,
             lm_head=split_tiles(parameters.lm_head, store_head, TILE),
         )

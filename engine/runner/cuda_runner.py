@@ -7,14 +7,13 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from engine.decoder import Decoder
+from engine.decoder import Decoder, LayerOps
 from engine.engine_config import EngineConfig
 from engine.kv_cache import KVPages
 from engine.kv_pool import KVPool
-from engine.layers import AdapterRows, LayerWeights, Projection, ProjectionKind
+from engine.layers import AdapterRows, LayerWeights
 from engine.reuse.span_store import SpanStore
 from engine.runner.cuda_graphs import (
     NO_SLOT,
@@ -38,81 +37,37 @@ from kernels.accept import accept
 from kernels.op import runs_triton
 from kernels.paged_attention import run_paged_attention
 from kernels.paged_attention.op import MIN_HEAD_DIM
-from kernels.rms_norm import add_rms_norm, rms_norm
+from kernels.rms_norm import rms_norm
 from kernels.rope_write import Record, rope_write
-from kernels.swiglu import swiglu
 
 NO_ADAPTERS = AdapterRows(())
 
 
-class PagedForward:
-    """`Decoder.forward_batch` for keys and values in a pool's pages on the device."""
+class PagedOps(LayerOps):
+    """The operations of a pass whose keys and values are in a pool's pages on the device."""
 
-    def __init__(self, decoder: Decoder, pool: KVPool, store: SpanStore | None = None) -> None:
-        """`store` also takes what a pass computes, in the record slots of its inputs."""
-        self._decoder = decoder
+    def __init__(
+        self, model: Decoder, pool: KVPool, store: SpanStore | None, inputs: InputBatch, adapters: AdapterRows
+    ) -> None:
+        """`store` also takes what the pass computes, in the record slots of its inputs."""
+        super().__init__(model.config, adapters)
         self._pool = pool
         self._store = store
-        self._head_norms = [_join_head_norms(decoder, layer) for layer in decoder.weights.layers]
+        self._inputs = inputs
+        self._cos, self._sin = model.rotations(inputs.positions)
 
-    @torch.inference_mode()
-    def __call__(self, inputs: InputBatch, adapters: AdapterRows = NO_ADAPTERS) -> Tensor:
-        """Return the hidden states after the last norm, [num_rows, hidden_size]."""
-        weights, eps = self._decoder.weights, self._decoder.config.rms_norm_eps
-        cos, sin = self._decoder.rotations(inputs.positions)
-        hidden = F.embedding(inputs.token_ids, weights.embedding)
-        normed = rms_norm(hidden, weights.layers[0].attention_norm, eps)
-        norms = [*(layer.attention_norm for layer in weights.layers[1:]), weights.final_norm]
-        for index, (layer, next_norm) in enumerate(zip(weights.layers, norms, strict=True)):
-            attended = self._attend(index, layer, normed, cos, sin, inputs, adapters)
-            normed = add_rms_norm(hidden, attended, layer.ffn_norm, eps)
-            gate_up = _project("gate_up", index, layer.gate_up, normed, adapters)
-            down = _project("down", index, layer.down, swiglu(gate_up), adapters)
-            normed = add_rms_norm(hidden, down, next_norm, eps)
-        return normed
-
-    def _attend(
-        self,
-        index: int,
-        layer: LayerWeights,
-        normed: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        inputs: InputBatch,
-        adapters: AdapterRows,
-    ) -> Tensor:
-        config, num_tokens = self._decoder.config, len(normed)
-        num_heads, num_normed = config.num_heads, config.num_heads + config.num_kv_heads
+    def attend(self, index: int, layer: LayerWeights, heads: Tensor) -> Tensor:
+        """As `LayerOps.attend`."""
+        config, inputs = self.config, self._inputs
         keys, values = self._pool.keys[index], self._pool.values[index]
-        fused = _project("qkv", index, layer.qkv, normed, adapters)
-        heads = fused.view(num_tokens, num_normed + config.num_kv_heads, config.head_dim)
-        norms = self._head_norms[index]
-        if norms is not None:
-            rms_norm(heads[:, :num_normed], norms, config.rms_norm_eps, out=heads[:, :num_normed])
+        if layer.head_norms is not None:
+            rotated = heads[:, : config.num_heads + config.num_kv_heads]
+            rms_norm(rotated, layer.head_norms, config.rms_norm_eps, out=rotated)
         record = None
         if self._store is not None and inputs.record_slots is not None:
             record = Record(inputs.record_slots, self._store.keys[index], self._store.values[index])
-        query = rope_write(heads, cos, sin, inputs.slots, keys, values, num_heads, record)
-        attended = run_paged_attention(query, keys, values, inputs.batch, config.sliding_window)
-        return _project("attention_out", index, layer.attention_out, attended.view(num_tokens, -1), adapters)
-
-
-def _project(kind: ProjectionKind, index: int, projection: Projection, x: Tensor, adapters: AdapterRows) -> Tensor:
-    out = projection(x)
-    adapters.apply(kind, index, x, out)
-    return out
-
-
-def _join_head_norms(decoder: Decoder, layer: LayerWeights) -> Tensor | None:
-    """Join the norms of a layer's query and key heads, [num_heads + num_kv_heads, head_dim], for one call over all
-    heads.
-    """
-    if layer.query_norm is None or layer.key_norm is None:
-        return None
-    config = decoder.config
-    return torch.cat(
-        [layer.query_norm.expand(config.num_heads, -1), layer.key_norm.expand(config.num_kv_heads, -1)]
-    ).contiguous()
+        query = rope_write(heads, self._cos, self._sin, inputs.slots, keys, values, config.num_heads, record)
+        return run_paged_attention(query, keys, values, inputs.batch, config.sliding_window)
 
 
 NO_TOKEN = -1
@@ -171,7 +126,7 @@ class KernelRunner:
         self._pool = pool
         self._reuse = reuse
         self._layout = PoolLayout.from_pool(pool, model.config.sliding_window, store)
-        self._forward = PagedForward(model, pool, store)
+        self._store = store
         self.graphs: Graphs | None = None
         if capture is None and pool.device.type == "cuda":
             capture = CUDAGraphs()
@@ -214,6 +169,11 @@ class KernelRunner:
                 return graph(sequences, record_slots)
         tensors = stage_arrays(build_arrays(sequences, shape, self._layout, record_slots), self._pool.device)
         return self._forward(build_inputs(tensors, shape, self._layout), adapters)
+
+    def _forward(self, inputs: InputBatch, adapters: AdapterRows = NO_ADAPTERS) -> Tensor:
+        return self._model.run_layers(
+            inputs.token_ids, PagedOps(self._model, self._pool, self._store, inputs, adapters)
+        )
 
     def _record_slots(self, all_rows: Sequence[StepRows]) -> Numbers:
         """Return the span store's slot for each row."""

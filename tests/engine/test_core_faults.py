@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.core import EngineCore
-from engine.decoder import Decoder
+from engine.decoder import Decoder, StoreOps
 from engine.engine_config import EngineConfig
 from engine.errors import DeadlineExceeded, DoesNotFit, EngineFault, NumericFault, QueueFull, RequestError
 from engine.types import Draft, GenerationRequest
@@ -192,16 +192,16 @@ def test_a_pool_that_holds_nothing_or_more_than_there_is_says_so() -> None:
 def faulty(monkeypatch: pytest.MonkeyPatch) -> tuple[EngineCore, list[bool]]:
     """A core that takes a prompt in several passes, and whose values are no numbers while the list holds a True."""
     core = make_core(max_batched_tokens=16, prefill_beside_decodes=16)
-    heads, is_faulty = core.model._project_heads, [False]
+    split_heads, is_faulty = StoreOps.split_heads, [False]
 
     def damaged(*arguments: Any) -> Any:
-        query, key, value, branch = heads(*arguments)
+        query, key, value, key_before_rope = split_heads(*arguments)
         if is_faulty[0]:
             value = value.clone()
             value[3] = torch.nan
-        return query, key, value, branch
+        return query, key, value, key_before_rope
 
-    monkeypatch.setattr(core.model, "_project_heads", damaged)
+    monkeypatch.setattr(StoreOps, "split_heads", damaged)
     return core, is_faulty
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.core import EngineCore
-from engine.decoder import LM_HEAD_ROWS, Batch, Decoder, KVStore
+from engine.decoder import LM_HEAD_ROWS, Batch, KVStore, LayerOps
 from engine.engine import Engine
 from engine.errors import EngineFault, RequestError
 from engine.speculation import MergeDraft
@@ -273,18 +273,18 @@ def test_a_fault_in_the_middle_of_a_pass_leaves_the_engine_right(
     monkeypatch: pytest.MonkeyPatch, fault_at: int
 ) -> None:
     engine, calls = tiny_engine(), 0
-    feed_forward = Decoder._feed_forward
+    swiglu = LayerOps.swiglu
 
-    def faulty(self: Decoder, *inputs: Any) -> Tensor:
+    def faulty(self: LayerOps, gate_up: Tensor) -> Tensor:
         nonlocal calls
         calls += 1
         if calls == fault_at:
             raise Broken
-        return feed_forward(self, *inputs)
+        return swiglu(self, gate_up)
 
     request = GenerationRequest(prompt=PROMPT, max_new_tokens=20)
     with monkeypatch.context() as patch:
-        patch.setattr(Decoder, "_feed_forward", faulty)
+        patch.setattr(LayerOps, "swiglu", faulty)
         with pytest.raises(EngineFault, match="Broken") as caught:
             engine.run(request, MergeDraft(merges=[], original=PROMPT))
     assert isinstance(caught.value.__cause__, Broken)

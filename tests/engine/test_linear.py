@@ -132,9 +132,14 @@ def test_every_projection_is_where_it_belongs(changes: dict[str, Any]) -> None:
         torch.testing.assert_close(layer.attention_out(attended), F.linear(attended, plain.attention_out))
         torch.testing.assert_close(layer.gate_up(hidden), F.linear(hidden, plain.gate_up))
         torch.testing.assert_close(layer.down(inner), F.linear(inner, plain.down))
-        for name in ("attention_norm", "query_norm", "key_norm", "ffn_norm"):
-            ours, theirs = getattr(layer, name), getattr(plain, name)
-            assert ours is theirs is None or torch.equal(ours, theirs)
+        assert torch.equal(layer.attention_norm, plain.attention_norm)
+        assert torch.equal(layer.ffn_norm, plain.ffn_norm)
+        if plain.query_norm is None or plain.key_norm is None:
+            assert layer.head_norms is plain.query_norm is plain.key_norm is None
+        else:
+            norms = [plain.query_norm] * config.num_heads + [plain.key_norm] * config.num_kv_heads
+            assert layer.head_norms is not None
+            assert torch.equal(layer.head_norms, torch.stack(norms))
     torch.testing.assert_close(weights.lm_head(hidden), F.linear(hidden, parameters.lm_head))
     assert torch.equal(weights.embedding, parameters.embedding)
     assert torch.equal(weights.final_norm, parameters.final_norm)
