@@ -8,18 +8,25 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 import httpx
 import pytest
+import torch
 from httpx_sse import connect_sse
 from torch import Tensor
 
+from agent_runtime import wiring
 from agent_runtime.errors import HunkError, ModelUnavailable
 from agent_runtime.llm.interface import ModelTask
-from agent_runtime.llm.merger import ModelMerger
+from agent_runtime.llm.merger import ModelMerger, warm_up
+from agent_runtime.models.config import LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.tokenizer import read_gguf_tokenizer
+from agent_runtime.models.progress import SilentProgress
+from agent_runtime.models.store import ModelFiles
+from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
+from agent_runtime.prompt import build_prompt
 from agent_runtime.request_context import NO_PROGRESS, ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest
 from editor.formats import parse
@@ -28,7 +35,9 @@ from engine import errors as engine_errors
 from engine.decoder import Decoder
 from engine.engine import Engine, EngineStats
 from engine.engine_config import EngineConfig
+from engine.kv_pool import page_bytes
 from engine.scheduler import SchedulerConfig
+from engine.types import GenerationRequest, GenerationUsage
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, post, serving
 from tests.models import RealModel
@@ -260,3 +269,82 @@ def test_the_service_closes_its_model_when_it_ends() -> None:
         assert post(url, {"original": "a = 1\n", "edit": EDIT, "mode": "model"}).status_code == 200
         assert not merger.closed.is_set()
     assert merger.closed.is_set()
+
+
+# The shared prefix of the prompts is computed once. SmolLM2, float32.
+
+
+NUM_PAGES, PAGE_SIZE = 28, 32
+
+
+@pytest.fixture(scope="module")
+def text(smollm2: RealModel) -> TokenizerBundle:
+    tokenizer, metadata = read_gguf_tokenizer(smollm2.gguf)
+    return metadata.to_bundle(tokenizer)
+
+
+@pytest.fixture
+def warmed(smollm2: RealModel, smollm2_decoder: Decoder, text: TokenizerBundle) -> Iterator[LoadedModel]:
+    """With memory for the shared part and a little more."""
+    kv_bytes = NUM_PAGES * page_bytes(smollm2_decoder.config, PAGE_SIZE, torch.float32)
+    config = EngineConfig(NUM_PAGES * PAGE_SIZE, kv_bytes, PAGE_SIZE, check_integrity=True)
+    with Engine(smollm2_decoder, text.tokenizer.token_bytes(), config) as engine:
+        yield LoadedModel(smollm2.name, engine, text, 0.0, 0)
+
+
+def asked(warmed: LoadedModel, file_text: str, edit_text: str) -> tuple[GenerationUsage, int]:
+    """What one token of an answer to this edit took, and how many tokens of its prompt are all edits'."""
+    text = warmed.text
+    prompt = build_prompt(
+        text.template, text.tokenizer, file_text=file_text, edit_text=edit_text, instruction="", form=text.form
+    )
+    return warmed.engine.run(GenerationRequest(prompt=prompt.token_ids, max_new_tokens=1)).usage, prompt.num_shared
+
+
+def test_the_first_edit_finds_all_of_the_shared_part(warmed: LoadedModel) -> None:
+    assert warmed.engine.stats().kv.num_cached == 0
+    num_tokens = warm_up(warmed)
+    usage, num_shared = asked(warmed, "a = 1", "a = 2")
+    assert num_tokens == num_shared > 100
+    assert num_shared <= usage.cached < num_shared + 8, "the file differs from whatever was run before"
+
+
+def test_the_second_edit_finds_it_where_nothing_was_done_before(warmed: LoadedModel) -> None:
+    first, _ = asked(warmed, "a = 1", "a = 2")
+    second, num_shared = asked(warmed, "import os\n\nprint(os.name)", "print(os.sep)")
+    assert first.cached == 0
+    assert second.cached >= num_shared
+
+
+def test_it_outlives_what_fills_the_memory(warmed: LoadedModel) -> None:
+    warm_up(warmed)
+    for number in range(4):
+        warmed.engine.run(GenerationRequest(prompt=range(100 * number, 100 * number + 100), max_new_tokens=1))
+    assert warmed.engine.stats().kv.num_free == 0, "the memory is full, and the shared part was used the longest ago"
+    usage, num_shared = asked(warmed, "a = 1", "a = 2")
+    assert usage.cached >= num_shared
+
+
+@pytest.mark.parametrize("config", [EngineConfig(32), EngineConfig(2048, 1 << 21)], ids=["context", "memory"])
+def test_an_engine_that_it_does_not_fit_is_no_fault(warmed: LoadedModel, config: EngineConfig) -> None:
+    with Engine(warmed.engine.model, warmed.text.tokenizer.token_bytes(), config) as small:
+        assert warm_up(replace(warmed, engine=small)) == 0
+
+
+def test_a_service_s_model_is_loaded_with_it(warmed: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wiring, "resolve", lambda *_: ModelFiles("gguf", Path("x"), "x"))
+    monkeypatch.setattr(wiring, "load_model", lambda *_, **__: warmed)
+    slot = wiring.model_slot("x", ModelSettings(Path("x")), LoadOptions(), SilentProgress(), MergeOptions())
+    assert warmed.engine.stats().kv.num_cached == 0, "looking for it runs nothing"
+    slot.load()
+    usage, num_shared = asked(warmed, "a = 1", "a = 2")
+    assert usage.cached >= num_shared
+
+
+def test_the_environment_s_form_wins_over_the_model_s(monkeypatch: pytest.MonkeyPatch, warmed: LoadedModel) -> None:
+    forms: list[str] = []
+    monkeypatch.setattr(wiring, "resolve", lambda *_: ModelFiles("gguf", Path("x"), "x", prompt_form="of the model"))
+    monkeypatch.setattr(wiring, "load_model", lambda files, *_, **__: forms.append(files.prompt_form) or warmed)
+    for own in (None, "tags"):
+        wiring.open_model("x", ModelSettings(Path("x"), prompt_form=own), LoadOptions())
+    assert forms == ["of the model", "tags"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise, permutations
 from typing import Any
 
 import pytest
@@ -12,6 +13,23 @@ from hypothesis import strategies as st
 from agent_runtime.errors import BadFile, CorruptModel
 from agent_runtime.prompt.chat_template import ChatTemplate
 from agent_runtime.session import HistoryMessage, PromptLayout, SessionPrompt
+from agent_runtime.session.change_notes import (
+    LineEdit,
+    apply_edits,
+    diff_lines,
+    find_new_edits,
+    merge_edits,
+    render_note,
+    split_lines,
+)
+from agent_runtime.session.file_order import (
+    PRIOR_CHANCE,
+    ChangeRates,
+    FileCost,
+    choose_order,
+    estimate_prefill,
+    find_cheapest_order,
+)
 from agent_runtime.session.prompt import make_file_segments
 from agent_runtime.types import ReuseName
 from engine.reuse import PromptSegment
@@ -233,3 +251,174 @@ def test_what_is_no_text_and_what_is_no_template_say_so(smollm2: RealModel) -> N
 def test_segments_are_values_of_the_engine(smollm2: RealModel) -> None:
     prompt = session(smollm2).build_prompt(FILES, (), "?", "fast")
     assert all(isinstance(segment, PromptSegment) for segment in prompt.segments)
+
+
+# The order of files: the choice is the best of all orders, and a file moves only if that pays.
+
+
+ORDER_NAMES = "abcde"
+COSTS = st.builds(FileCost, st.integers(1, 500), st.floats(0.0, 0.95))
+ORDER_FILES = st.lists(COSTS, min_size=1, max_size=5).map(lambda costs: dict(zip(ORDER_NAMES, costs, strict=False)))
+
+
+def brute_expected(order: tuple[str, ...], files: dict[str, FileCost]) -> float:
+    """Over all sets of files that change: everything from the first of them on."""
+    total = 0.0
+    for changed in range(1 << len(order)):
+        chance, first = 1.0, len(order)
+        for place in reversed(range(len(order))):
+            hit = changed >> place & 1
+            chance *= files[order[place]].chance if hit else 1 - files[order[place]].chance
+            first = place if hit else first
+        total += chance * sum(files[path].num_tokens for path in order[first:])
+    return total
+
+
+def cost(
+    order: tuple[str, ...], old: list[str], files: dict[str, FileCost], cached: int, behind: int, horizon: float
+) -> float:
+    same = 0
+    for one, other in zip(order, old, strict=False):
+        if one != other:
+            break
+        same += files[one].num_tokens
+    same, whole = min(same, cached), sum(file.num_tokens for file in files.values())
+    return (0 if same == whole else whole - same + behind) + horizon * estimate_prefill(order, files)
+
+
+@given(ORDER_FILES)
+def test_expected_prefill_is_the_mean_over_all_that_may_happen(files: dict[str, FileCost]) -> None:
+    assert estimate_prefill(list(files), files) == pytest.approx(brute_expected(tuple(files), files))
+
+
+@given(ORDER_FILES)
+def test_no_order_is_cheaper_than_the_cheapest(files: dict[str, FileCost]) -> None:
+    least = min(estimate_prefill(order, files) for order in permutations(files))
+    assert estimate_prefill(find_cheapest_order(files), files) == pytest.approx(least)
+
+
+@given(ORDER_FILES, st.data())
+def test_the_next_order_is_the_best_of_all(files: dict[str, FileCost], data: st.DataObject) -> None:
+    old = data.draw(st.permutations(list(files)).map(lambda order: order[: data.draw(st.integers(0, len(order)))]))
+    cached = data.draw(st.integers(0, sum(files[path].num_tokens for path in old)))
+    behind = data.draw(st.integers(0, 2000))
+    horizon = data.draw(st.sampled_from([0.0, 1.0, 10.0, 1000.0]))
+    chosen = choose_order(old, files, num_cached=cached, num_behind=behind, horizon=horizon)
+    assert sorted(chosen) == sorted(files)
+    least = min(cost(order, old, files, cached, behind, horizon) for order in permutations(files))
+    assert cost(tuple(chosen), old, files, cached, behind, horizon) == pytest.approx(least)
+
+
+def test_a_file_moves_when_that_pays_within_the_horizon_and_not_before() -> None:
+    files = {"hot": FileCost(100, 0.5), "cold": FileCost(1000, 0.01)}
+    arguments = {"num_cached": 1100, "num_behind": 4000}
+    # Each turn behind `hot` costs 500 tokens more than before it; to change places costs 5,100 once.
+    assert choose_order(["hot", "cold"], files, horizon=10, **arguments) == ["hot", "cold"]
+    assert choose_order(["hot", "cold"], files, horizon=11, **arguments) == ["cold", "hot"]
+
+
+def test_behind_a_change_the_order_is_free() -> None:
+    files = {"a": FileCost(50, 0.0001), "b": FileCost(100, 0.5), "c": FileCost(1000, 0.01)}
+    assert choose_order(["a", "b", "c"], files, num_cached=50, num_behind=10**6, horizon=1) == ["a", "c", "b"]
+
+
+def test_new_files_stand_behind_those_that_are_cached() -> None:
+    files = {"a": FileCost(1000, 0.05), "b": FileCost(1000, 0.05), "new": FileCost(10, 0.01)}
+    assert choose_order(["b", "a"], files, num_cached=2000, num_behind=3000) == ["b", "a", "new"]
+
+
+def test_rates_follow_what_is_seen_and_fade() -> None:
+    rates = ChangeRates()
+    assert rates.estimate_chance("a") == pytest.approx(PRIOR_CHANCE)
+    for turn in range(20):
+        rates.observe(["a", "b"], {"a"} if turn % 2 else ())
+    assert rates.estimate_chance("b") < PRIOR_CHANCE < 0.2 < rates.estimate_chance("a") < 0.5
+    often, seldom = rates.estimate_chance("a"), rates.estimate_chance("b")
+    for _ in range(20):
+        rates.observe(["b"], {"b"})
+    assert rates.estimate_chance("b") > 0.4
+    assert PRIOR_CHANCE < rates.estimate_chance("a") < often
+    assert seldom < PRIOR_CHANCE
+
+
+@given(st.lists(st.sets(st.sampled_from(ORDER_NAMES)), max_size=60))
+def test_chances_lie_between_nothing_and_certainty(turns: list[set[str]]) -> None:
+    rates = ChangeRates()
+    for changed in turns:
+        rates.observe(ORDER_NAMES, changed)
+        assert all(0.0 < rates.estimate_chance(path) < 1.0 for path in ORDER_NAMES)
+
+
+# Change notes: applied to the first version, they give the current file after any sequence of edits.
+
+
+TEXTS = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n", "\n", "```\n", "é\r\n"]), max_size=14).flatmap(
+    lambda lines: st.sampled_from(["", "x"]).map(lambda last: "".join(lines) + last)
+)
+OLD = [f"line {number}\n" for number in range(1, 11)]
+
+
+@given(TEXTS, TEXTS)
+def test_edits_give_the_new_text(old: str, new: str) -> None:
+    edits = diff_lines(split_lines(old), split_lines(new))
+    assert "".join(apply_edits(split_lines(old), edits)) == new
+    assert all(one.end < other.first for one, other in pairwise(edits))
+
+
+@settings(max_examples=300)
+@given(TEXTS, st.lists(TEXTS, max_size=6), st.integers(1, 3))
+def test_what_is_said_turn_by_turn_gives_the_text_of_every_turn(first: str, versions: list[str], context: int) -> None:
+    """A reader who puts the lines of each edit in place of those that it names has the file as it is now."""
+    old = split_lines(first)
+    said: tuple[LineEdit, ...] = ()
+    read = {line: [text] for line, text in enumerate(old)}  # by line of the first version: what stands for it
+    for version in versions:
+        wanted = diff_lines(old, split_lines(version))
+        news = find_new_edits(old, said, wanted, context)
+        said = merge_edits(said, news)
+        assert "".join(apply_edits(old, said)) == version
+        assert find_new_edits(old, said, wanted, context) == ()
+        assert all(one.end <= other.first for one, other in pairwise(said))
+        for edit in news:
+            assert edit.end > edit.first or not old
+            read.update({line: [] for line in range(edit.first, edit.end)})
+            read[edit.first] = list(edit.lines)
+        assert "".join(line for number in sorted(read) for line in read[number]) == version
+
+
+def test_a_later_edit_of_the_same_lines_replaces_the_earlier_one() -> None:
+    said = find_new_edits(OLD, (), [LineEdit(2, 3, ("x\n",))], 1)
+    assert said == (LineEdit(1, 4, ("line 2\n", "x\n", "line 4\n")),)
+    news = find_new_edits(OLD, said, [LineEdit(2, 3, ("y\n",)), LineEdit(8, 9, ("z\n",))], 1)
+    assert news[0] == LineEdit(0, 5, ("line 1\n", "line 2\n", "y\n", "line 4\n", "line 5\n"))
+    assert merge_edits(said, news) == news
+    assert len(news) == 2
+
+
+def test_what_was_said_already_is_not_said_again() -> None:
+    wanted = [LineEdit(1, 2, ("x\n",)), LineEdit(8, 9, ("z\n",))]
+    said = find_new_edits(OLD, (), wanted[:1])
+    assert find_new_edits(OLD, said, wanted) == (LineEdit(6, 10, ("line 7\n", "line 8\n", "z\n", "line 10\n")),)
+
+
+def test_what_was_taken_back_is_said_to_read_as_at_first() -> None:
+    said = find_new_edits(OLD, (), [LineEdit(4, 5, ("x\n",))], 1)
+    assert find_new_edits(OLD, said, (), 1) == (LineEdit(2, 7, tuple(OLD[2:7])),)
+
+
+def test_near_changes_are_one_note() -> None:
+    near = [LineEdit(2, 3, ("x\n",)), LineEdit(5, 6, ("y\n",))]
+    assert find_new_edits(OLD, (), near, 1) == (LineEdit(1, 7, ("line 2\n", "x\n", *OLD[3:5], "y\n", "line 7\n")),)
+
+
+def test_a_note_names_the_lines_that_it_shows() -> None:
+    (edit,) = find_new_edits(OLD, (), [LineEdit(4, 5, ("five\n",))])
+    assert render_note("src/a.py", edit) == (
+        "src/a.py was edited after it was shown. This supersedes lines 3-7 of src/a.py, which now read:\n"
+        "```\nline 3\nline 4\nfive\nline 6\nline 7\n```\n"
+    )
+    alone = render_note("a.py", LineEdit(0, 1, ("```\n", "b")))
+    assert "supersedes line 1 of a.py" in alone
+    assert "````\n```\nb\n````\n" in alone
+    assert "which were deleted" in render_note("a.py", LineEdit(0, 1, ()))
+    assert "was empty" in render_note("a.py", LineEdit(0, 0, ("b\n",)))

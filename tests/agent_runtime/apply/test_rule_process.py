@@ -1,4 +1,4 @@
-"""Rules work on large texts in processes of their own: to the same answers, and until nobody waits any more."""
+"""Rules on large texts run in other processes, with the same answers, until the request is cancelled."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A model chooses among the readings of an edit: what it would write is the tests' to say; scores are SmolLM2's."""
+"""The model chooses among the readings of an edit. Its scores are SmolLM2's; its preferences are scripted."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from threading import Event
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from agent_runtime.apply.pipeline import Applier
@@ -18,13 +21,24 @@ from agent_runtime.llm.generate import RunResults
 from agent_runtime.llm.interface import ModelChoice, ModelTask
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.llm.questions import find_scope
-from agent_runtime.llm.scorer import NUM_TOKENS_AFTER, find_divergence, find_valid_candidates, score_answers
+from agent_runtime.llm.scorer import (
+    LEAST_LOGPROB,
+    LEAST_WEIGHT,
+    LOGPROB_WEIGHT,
+    NUM_TOKENS_AFTER,
+    count_common_prefix,
+    find_divergence,
+    find_valid_candidates,
+    pick_reading,
+    score_answers,
+    score_readings,
+)
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import read_gguf_tokenizer
 from agent_runtime.prompt import ApplyPrompt
 from agent_runtime.request_context import NO_PROGRESS, ProgressListener, RequestContext
 from agent_runtime.serialization import result_from_json, result_to_json
-from agent_runtime.types import ApplyRequest, ApplyResult
+from agent_runtime.types import ApplyRequest, ApplyResult, ScoredReading
 from editor.formats import parse
 from editor.types import Candidate, Unresolved
 from engine.decoder import Decoder
@@ -222,3 +236,133 @@ def test_what_goes_wrong_has_the_names_that_a_merge_gives_it(loaded: LoadedModel
             applied(small, PART)
     with pytest.raises(ModelUnavailable):
         applied(small, PART)
+
+
+# Token ids in which the readings of an edit differ.
+
+
+DIVERGENCE_FILE = list(range(100, 160))
+END = [1, 2]
+"""The closing tag."""
+
+
+def test_a_deletion_shows_in_what_comes_instead() -> None:
+    kept, deleted = DIVERGENCE_FILE[:30] + DIVERGENCE_FILE[32:] + END, DIVERGENCE_FILE[:30] + DIVERGENCE_FILE[40:] + END
+    found = find_divergence([kept, deleted], DIVERGENCE_FILE + END)
+    assert found is not None
+    assert found.prefix == DIVERGENCE_FILE[:30]
+    assert found.parts == (DIVERGENCE_FILE[32:48], DIVERGENCE_FILE[40:48])
+
+
+def test_a_single_answer_is_told_from_the_file() -> None:
+    found = find_divergence([[*DIVERGENCE_FILE[:10], 7, *DIVERGENCE_FILE[10:], *END]], DIVERGENCE_FILE + END)
+    assert found is not None
+    assert found.prefix == DIVERGENCE_FILE[:10]
+    assert found.parts == ([7, *DIVERGENCE_FILE[10 : 10 + NUM_TOKENS_AFTER]],)
+
+
+def test_nothing_tells_what_is_equal_apart() -> None:
+    assert find_divergence([DIVERGENCE_FILE, DIVERGENCE_FILE], DIVERGENCE_FILE) is None
+
+
+def test_parts_end_with_their_answers() -> None:
+    found = find_divergence([[5, 6, *END], [5, *END]], [9, *END])
+    assert found is not None
+    assert (found.prefix, found.parts) == ([], ([5, 6, *END], [5, *END]))
+
+
+def test_overlapping_repeats_are_parted_once() -> None:
+    """The common end must not reach into the common beginning: a line was added to a run of equal ones."""
+    found = find_divergence([[3, 3, 3, *END]], [3, 3, *END])
+    assert found is not None
+    assert (found.prefix, found.parts) == ([3, 3], ([3, *END],))
+
+
+texts = st.lists(st.integers(0, 3), max_size=40).map(lambda ids: [*ids, *END])
+
+
+@example([[1, 2]], [1, 2, 1, 2])
+@given(st.lists(texts, min_size=1, max_size=4), texts)
+def test_every_part_belongs_to_its_answer_and_is_not_empty(answers: list[list[int]], unchanged: list[int]) -> None:
+    found = find_divergence(answers, unchanged)
+    if found is None:
+        assert all(answer == unchanged for answer in answers)
+        return
+    behind = []
+    for answer, part in zip(answers, found.parts, strict=True):
+        assert part
+        assert answer[: len(found.prefix) + len(part)] == [*found.prefix, *part]
+        behind.append(answer[len(found.prefix) + len(part) :])
+    assert all(rest in (unchanged[len(unchanged) - len(rest) :], []) for rest in behind), "what is left tells nothing"
+    num_common, shortest = count_common_prefix([*answers, unchanged]), min(map(len, [*answers, unchanged]))
+    assert len(found.prefix) == min(num_common, shortest - 1), "as long as it can be"
+
+
+@given(st.lists(texts, min_size=2, max_size=4, unique_by=tuple))
+def test_different_answers_have_different_parts(answers: list[list[int]]) -> None:
+    found = find_divergence(answers, answers[0])
+    assert found is not None
+    assert len({tuple(part) for part in found.parts}) == len(answers)
+
+
+# Scores of readings from the rules and the model, and when none is chosen.
+
+
+LIKELY, UNLIKELY = (-0.01,) * 5, (-0.01, -9.0, -0.01)
+
+
+def candidates(*scores: float) -> list[Candidate]:
+    return [Candidate(f"text {number}", score, f"reading {number}") for number, score in enumerate(scores)]
+
+
+def test_weights_are_the_rules_score_times_the_models_probability() -> None:
+    readings = score_readings(candidates(0.6, 0.4), [[(-1.0, -2.0), (-0.5,)]])
+    first, second = 0.6 * math.exp(LOGPROB_WEIGHT * -3.0), 0.4 * math.exp(LOGPROB_WEIGHT * -0.5)
+    assert [each.score for each in readings] == pytest.approx([first / (first + second), second / (first + second)])
+    assert [each.logprob for each in readings] == [-1.5, -0.5]
+    assert [each.least_logprob for each in readings] == [-2.0, -0.5]
+    assert [each.why for each in readings] == ["reading 0", "reading 1"]
+
+
+def test_several_regions_add_up() -> None:
+    apart = score_readings(candidates(0.5, 0.5), [[(-1.0,), (-2.0,)], [(), ()], [(-3.0,), (-0.1,)]])
+    together = score_readings(candidates(0.5, 0.5), [[(-1.0, -3.0), (-2.0, -0.1)]])
+    assert apart == together
+
+
+def test_one_unlikely_token_is_not_lost_among_many_likely_ones() -> None:
+    """The first drops lines at one token and copies 400 others; the mean of its tokens is the better one."""
+    dropped, kept = score_readings(candidates(0.5, 0.5), [[(-6.0, *(-0.001,) * 400), (-0.02,) * 20]])
+    assert kept.logprob < dropped.logprob
+    assert kept.score > dropped.score
+
+
+def test_the_model_can_overrule_the_rules() -> None:
+    readings = score_readings(candidates(0.66, 0.34), [[UNLIKELY, LIKELY]])
+    assert pick_reading(readings) == 1
+
+
+def test_the_rules_can_overrule_a_model_that_is_not_sure() -> None:
+    readings = score_readings(candidates(0.95, 0.05), [[(-1.5,), (-0.9,)]])
+    assert pick_reading(readings) == 0
+
+
+def test_two_that_are_nearly_as_good_are_both_in_doubt() -> None:
+    assert pick_reading(score_readings(candidates(0.5, 0.5), [[LIKELY, LIKELY]])) is None
+
+
+def test_what_the_model_would_not_write_is_in_doubt_be_it_the_only_reading() -> None:
+    assert pick_reading(score_readings(candidates(1.0), [[UNLIKELY]])) is None
+    assert pick_reading(score_readings(candidates(1.0), [[LIKELY]])) == 0
+    assert pick_reading(score_readings(candidates(1.0), [[()]])) == 0, "nothing differs, nothing is unlikely"
+
+
+def test_the_borders_are_where_they_are_said_to_be() -> None:
+    assert pick_reading([ScoredReading("", LEAST_WEIGHT, -1.0, LEAST_LOGPROB)]) == 0
+    assert pick_reading([ScoredReading("", LEAST_WEIGHT - 1e-6, -1.0, LEAST_LOGPROB)]) is None
+    assert pick_reading([ScoredReading("", LEAST_WEIGHT, -1.0, LEAST_LOGPROB - 1e-6)]) is None
+
+
+def test_hopeless_readings_do_not_underflow() -> None:
+    readings = score_readings(candidates(0.5, 0.5), [[(-5000.0,), (-9000.0,)]])
+    assert [each.score for each in readings] == [1.0, 0.0]
