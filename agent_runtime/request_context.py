@@ -17,19 +17,11 @@ from agent_runtime.types import AnswerTrace, ApplyResult
 from editor.execution import stop_when
 
 
-def _find_no_fault() -> HunkError | None:
-    return None
-
-
-def _release_nothing() -> None:
-    """Release no CPU slot: the work holds none."""
-
-
 class CancelToken:
-    """Cancels the work for one request. Used from any thread."""
+    """Cancels the work for one request. Thread-safe."""
 
-    def __init__(self, find_fault: Callable[[], HunkError | None] = _find_no_fault) -> None:
-        """`find_fault` may give another reason to end the work, such as the end of the service; it is polled."""
+    def __init__(self, find_fault: Callable[[], HunkError | None] = lambda: None) -> None:
+        """`find_fault` may return another reason to end the work, such as the end of the service; it is polled."""
         self._find_fault = find_fault
         self._lock = Lock()
         self._is_cancelled = False
@@ -42,11 +34,11 @@ class CancelToken:
 
     @property
     def fault(self) -> HunkError | None:
-        """The error that the work has to end with, None while it may go on."""
+        """The error with which the work has to end, None while it may continue."""
         return self._find_fault() or (Cancelled("whoever asked has left") if self._is_cancelled else None)
 
     def cancel(self) -> None:
-        """Cancel the work, and call the callbacks that were added; a second call does nothing."""
+        """Cancel the work, and call the callbacks; a second call does nothing."""
         with self._lock:
             self._is_cancelled = True
             callbacks, self._callbacks = self._callbacks, []
@@ -54,7 +46,7 @@ class CancelToken:
             callback()
 
     def add_callback(self, callback: Callable[[], None]) -> None:
-        """Have `cancel` call this; if it was called already, call it now."""
+        """Call this on `cancel`, or now if the work was cancelled already."""
         with self._lock:
             is_cancelled = self._is_cancelled
             if not is_cancelled:
@@ -63,12 +55,12 @@ class CancelToken:
             callback()
 
     def raise_if_cancelled(self) -> None:
-        """Raise the error that the work has to end with, if it has to."""
+        """Raise the error with which the work has to end, if there is one."""
         if (fault := self.fault) is not None:
             raise fault
 
     def make_child(self) -> CancelToken:
-        """Return a token that is cancelled with this one, and that can be cancelled alone."""
+        """Return a token that is cancelled with this one, and can be cancelled alone."""
         child = CancelToken(lambda: self.fault)
         self.add_callback(child.cancel)
         return child
@@ -78,9 +70,9 @@ class CancelToken:
 class RequestContext:
     """What a request carries from the middleware to the engine.
 
-    flow: whose share of the model and of the processor the request takes: a tenant, or a network where the service
-    knows no tokens. priority: the engine admits smaller numbers first (`quotas.FairQueue`). release_slot: gives the
-    CPU slot back that the work holds; a request that waits for the model must not hold one.
+    flow: the holder of the request's share of the model and of the processor: a tenant, or a network if the service
+    knows no tokens. priority: the engine admits smaller numbers first (`quotas.FairQueue`). release_slot: releases the
+    CPU slot that the work holds; a request that waits for the model must not hold one.
     """
 
     principal: Principal = LOCAL
@@ -88,7 +80,7 @@ class RequestContext:
     priority: int = 0
     request_id: str = ""
     cancel: CancelToken = field(default_factory=CancelToken)
-    release_slot: Callable[[], None] = _release_nothing
+    release_slot: Callable[[], None] = lambda: None
 
     @property
     def tenant(self) -> str:
@@ -98,34 +90,34 @@ class RequestContext:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The text of one token, or of several where one alone is no text, and whether the model copied or generated it."""
+    """The text of one token, or of several that are only text together; the model copied or generated it."""
 
     text: str
     origin: Literal["copied", "generated"]
 
 
 class ProgressListener:
-    """Receives the progress of one apply or answer. Every method does nothing by default; called from any thread."""
+    """Receives the progress of one apply or answer, from any thread. Every method does nothing by default."""
 
     wants_text = False
-    """Whether `on_pieces` and `on_answer` are called: decoding tokens to text takes a little time."""
+    """Whether `on_pieces` and `on_answer` are called: decoding tokens takes a little time."""
 
     def on_start(self) -> None:
         """The engine has accepted the first requests of a question."""
 
     def on_phase(self, phase: str, path: str = "") -> None:
-        """Another phase begins, named as in `timings` without its `_ms`: parse, merge, prefill, decode, verify, ...
+        """A phase begins. Its name is that in `timings` without `_ms`: parse, merge, prefill, decode, verify, ...
 
-        `path` is given where several files are worked on concurrently.
+        `path` is given if several files are worked on concurrently.
         """
 
     def on_tokens(self, num_tokens: int) -> None:
-        """Another forward pass is over; this many tokens are written so far."""
+        """A forward pass is finished; `num_tokens` are written so far."""
 
     def on_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
-        """A pass wrote these tokens of the answer for one region (from 0) of the file; `path` as above.
+        """A pass wrote these tokens of the answer for one region (from 0) of the file; `path` as in `on_phase`.
 
-        Together they are the answer, without its closing tag. After the phase `prompt` an answer starts again.
+        Together the pieces are the answer, without its closing tag. After the phase `prompt` the answer starts again.
         """
 
     def on_answer(self, trace: AnswerTrace) -> None:
@@ -206,7 +198,7 @@ class AnswerCollector(ProgressFanOut):
 Result = TypeVar("Result")
 
 MAX_CONCURRENT_FILES = 16
-"""Files of one apply for which the model is asked concurrently, a thread each; others start as these finish."""
+"""Limit of the files of one apply about which the model is asked concurrently, each in a thread."""
 
 Work = Callable[[RequestContext, ProgressListener], Result]
 
@@ -217,7 +209,7 @@ def run_concurrently(
     """Run the work for each path in a thread of its own; return the results in order.
 
     If one fails, the others are cancelled and its error is raised. A single one runs in this thread. The listener
-    receives the paths, the sum of the tokens of all, and the answers in the order of the works.
+    receives the paths, the sum of all tokens, and the answers in order.
     """
     if len(works) < 2:
         return [work(context, progress) for _, work in works]
@@ -300,15 +292,11 @@ class _FileProgress(ProgressListener):
             self._progress.on_answer(trace)
 
 
-def _ignore_phase(phase: str) -> None:
-    """Ignore it."""
-
-
 @dataclass(slots=True)
 class Timings:
-    """Adds up the milliseconds of each phase and reports when one begins. `total_ms` runs from the start to the end."""
+    """Sums up the milliseconds of each phase, and reports when one begins. `total_ms` is the time since the start."""
 
-    on_phase: Callable[[str], None] = _ignore_phase
+    on_phase: Callable[[str], None] = lambda phase: None
     by_phase: dict[str, float] = field(default_factory=dict)
     _started: float = field(default_factory=time.perf_counter)
 
@@ -321,7 +309,7 @@ class Timings:
         self.add({f"{name}_ms": (time.perf_counter() - started) * 1e3})
 
     def add(self, by_phase: Mapping[str, float]) -> None:
-        """Add phases that were timed elsewhere, without their total."""
+        """Add phases that were timed elsewhere, except their total."""
         for name, value in by_phase.items():
             if name != "total_ms":
                 self.by_phase[name] = self.by_phase.get(name, 0.0) + value

@@ -1,4 +1,4 @@
-"""JSON of results and problems, and back."""
+"""Converts results and problems to JSON and back."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from agent_runtime.types import (
 from editor.types import Check, UnaccountedLine
 
 PROBLEM_TYPE = "urn:hunk:problem:"
-"""What the `type` of every problem begins with; `docs/api.md` says what each means."""
+"""Prefix of the `type` of every problem; docs/api.md lists them."""
 
 
 def result_to_json(result: ApplyResult) -> dict[str, Any]:
-    """The apply response of docs/api.md: an entry a file in `files`; the only one's fields also at the top level."""
+    """Return the apply response of docs/api.md. The fields of a single file also stand at the top level."""
     files = [asdict(file) for file in result.files]
     top = {**files[0], "sha256": files[0]["sha256_after"]} if len(files) == 1 else {}
     return {
@@ -68,7 +68,7 @@ def _trace_from_json(answer: Mapping[str, Any]) -> AnswerTrace:
 
 
 def result_from_json(answer: Mapping[str, Any]) -> ApplyResult:
-    """The answer of a service; fields of a later version are passed over. Raises KeyError or TypeError."""
+    """Parse a service's response; fields of a later version are ignored. Raises KeyError or TypeError."""
     files = tuple(_file_from_json(file) for file in answer["files"])
     trace = answer.get("trace")
     traced = None if trace is None else tuple(_trace_from_json(each) for each in trace)
@@ -77,7 +77,7 @@ def result_from_json(answer: Mapping[str, Any]) -> ApplyResult:
 
 
 def usage_from_json(usage: Mapping[str, Any]) -> Usage:
-    """The `usage` of an answer."""
+    """Parse the `usage` of a response."""
     by_source = {
         source: SourceUsage(**_select_known(SourceUsage, each)) for source, each in usage.get("by_source", {}).items()
     }
@@ -104,13 +104,13 @@ def _scope_from_json(scope: Mapping[str, Any]) -> GivenScope:
 
 
 def reason_from_json(reason: Mapping[str, Any]) -> Reason:
-    """One reason of a refusal."""
+    """Parse one reason of a refusal."""
     candidates = tuple(Reading(**_select_known(Reading, one)) for one in reason.get("candidates", ()))
     return Reason(**_select_known(Reason, reason) | {"candidates": candidates})
 
 
 def problem_to_json(fault: HunkError) -> dict[str, Any]:
-    """An error as RFC 9457 problem details, with what its class carries as extension members."""
+    """Return an error as RFC 9457 problem details, with the extension members of its class."""
     problem: dict[str, Any] = {
         "type": PROBLEM_TYPE + fault.kind,
         "title": (type(fault).__doc__ or "").split(";")[0].split("\n")[0].rstrip("."),
@@ -129,7 +129,7 @@ def problem_to_json(fault: HunkError) -> dict[str, Any]:
 
 
 def problem_from_json(problem: Mapping[str, Any]) -> HunkError:
-    """The error that a service's problem stands for, so that callers see one error tree near and far."""
+    """Return the error of a service's problem: the same class as in the service."""
     detail, kind = str(problem.get("detail", "")), str(problem.get("type", "")).removeprefix(PROBLEM_TYPE)
     if kind == Stale.kind:
         return Stale(detail, current_sha256=str(problem.get("current_sha256", "")))

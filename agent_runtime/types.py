@@ -10,39 +10,35 @@ from typing import Any, Literal, get_args
 from editor.types import Check, FormatName, Policy, ReasonCode, UnaccountedLine
 
 Certainty = Literal["certain", "likely", "scored", "model"]
-"""Who decided, surest first.
+"""How sure a merge is, and who decided; the surest first.
 
 `certain`: a rule with one place, or a reading above the strict bar. `likely`: a reading above the lower bar, without a
-model. `scored`: a model chose one of the readings. `model`: a model wrote the merge.
-"""
+model. `scored`: a model chose one of the readings. `model`: a model wrote the merge."""
 
 CERTAINTIES: tuple[Certainty, ...] = get_args(Certainty)
-"""All of them, surest first."""
+"""All certainties, the surest first."""
 
 WRITE_CERTAINTY: Certainty = "likely"
-"""What a merge has to be at least that is written before anybody has seen it, where nothing else is asked for."""
+"""Default minimum for a merge that is written before anybody has seen it."""
 
 
 def is_as_sure(certainty: Certainty, least: Certainty) -> bool:
-    """Tell whether a certainty is `least` or a surer one."""
+    """Return whether a certainty is at least as sure as `least`."""
     return CERTAINTIES.index(certainty) <= CERTAINTIES.index(least)
 
 
 def find_surest(certainties: Iterable[Certainty]) -> Certainty:
-    """Return the surest of one or more."""
+    """Return the surest of at least one certainty."""
     return min(certainties, key=CERTAINTIES.index)
 
 
 def find_least_sure(certainties: Iterable[Certainty]) -> Certainty:
-    """Return the least sure of several; `certain` of none."""
+    """Return the least sure certainty; `certain` if there is none."""
     return max(certainties, key=CERTAINTIES.index, default="certain")
 
 
 def describe_certainty(certainty: Certainty, rung: str, confidence: float | None) -> str:
-    """Return in words, for a person or an agent, who made a merge and how sure that is.
-
-    `confidence` is cut to whole per cents, never rounded up.
-    """
+    """Describe for a person or an agent who made a merge and how sure it is. `confidence` is rounded down."""
     by = {"certain": f"by rule ({rung})", "likely": f"as its likeliest reading ({rung})"}.get(certainty, "by the model")
     sure = {"likely": "likely right", "scored": "chosen and checked", "model": "checked"}.get(certainty)
     share = "" if sure is None or confidence is None else f" ({format_percent(confidence)})"
@@ -50,15 +46,15 @@ def describe_certainty(certainty: Certainty, rung: str, confidence: float | None
 
 
 def format_percent(confidence: float) -> str:
-    """Return a confidence in whole per cents, cut: nothing short of 1 is 100 %."""
+    """Return a confidence in whole per cent, rounded down: only 1 is 100 %."""
     return f"{int(confidence * 100)} %"
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One reading of an edit that no rule proves: its score in (0, 1], what was assumed, and its short diff.
+    """One reading of an edit that no rule proves: its score in (0, 1], its assumption, and its short diff.
 
-    `confidence` is the probability, in [0, 1], that it is right; None where there is none.
+    `confidence` is the probability in [0, 1] that the reading is right; None if it is unknown.
     """
 
     score: float
@@ -69,10 +65,10 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why the edit of one file is refused, short enough to be handed to a model.
+    """Why the edit of one file is refused, short enough for a model.
 
-    `num_candidates` counts the places or readings that came into question, `candidates` holds the likeliest of them.
-    `nearest` is the closest miss as text with line numbers, `suggestion` what to send instead.
+    num_candidates: number of possible places or readings; `candidates` holds the likeliest. nearest: the most similar
+    lines of the file, with line numbers. suggestion: what to send instead.
     """
 
     code: ReasonCode
@@ -87,40 +83,37 @@ class Reason:
 Mode = Literal["auto", "deterministic", "model"]
 """Who decides.
 
-`auto`: rules, and the model on a lazy snippet that no rule decides. `deterministic`: rules only. `model`: the model, on
-all edits; in no other mode does it decide where an edit of another format than `lazy` belongs.
-"""
+`auto`: rules, and the model for a lazy snippet that no rule decides. `deterministic`: only rules. `model`: the model,
+for all edits; only in this mode does it decide the place of an edit in another format than `lazy`."""
 
 Draft = Literal["copy", "none"]
-"""`copy` drafts the answer from the file and the edit; `none` decodes a token a pass, for comparison."""
+"""`copy` drafts the answer from the file and the edit; `none` decodes one token a pass, for comparison."""
 
 ScopeName = Literal["auto", "file"]
-"""How much of a file the model is given: the regions that the edit can touch, or all of it."""
+"""What the model is given: the regions that the edit can touch, or the whole file."""
 
 Decide = Literal["auto", "generate", "score"]
 """What the model does with the rules' readings of an edit that no rule decides.
 
-`score` takes the one that it would write, and writes the merge where it is in doubt; `generate` writes in any case;
-`auto` is `score`, but `generate` where the mode asks for the model only.
-"""
+`score`: it chooses the likeliest, and writes the merge if in doubt. `generate`: it always writes. `auto`: `score`, but
+`generate` in the mode `model`."""
 
 DECIDE: Decide = "auto"
-"""What happens where a request does not say."""
+"""Default of `decide`."""
 
 ReuseName = Literal["exact", "balanced", "fast", "turbo"]
-"""How much of what was computed for earlier edits a prompt may take (docs/reuse.md).
+"""What a prompt may reuse of the KV of earlier edits (docs/reuse.md).
 
-`exact`: its longest known beginning, so that the answer is that of a model that has seen nothing before. `fast` and
-`turbo`: unchanged parts of the file behind a change, too, which is approximate. `balanced` is for sessions.
-"""
+`exact`: only its longest cached prefix, which changes no answer. `fast` and `turbo`: also unchanged parts of the file
+after a change, which is approximate. `balanced`: only for sessions."""
 
 Reader = Callable[[str], bytes | None]
-"""Gives the bytes of a file that an edit names, None where there is none; raises BadFile where it may not be read."""
+"""Returns the bytes of a file, None if there is no such file; raises BadFile if it may not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How an edit is read and merged, whatever it is an edit of."""
+    """How an edit is parsed and merged, in any kind of request."""
 
     format: FormatName | Literal["auto"] = "auto"
     instruction: str = ""
@@ -133,35 +126,35 @@ class Options:
     scope: ScopeName = "auto"
     decide: Decide = DECIDE
     reuse: ReuseName | None = None
-    """None: what the service was started with; in this process `exact`."""
+    """None: the service's default; in this process `exact`."""
     trace: bool = False
-    """Whether the answer tells token by token what the model read and wrote."""
+    """Whether the result contains the tokens that the model read and wrote."""
     salt: str = ""
-    """What is computed for one salt is taken for no other: one a tenant. Whoever serves an edit chooses it, nobody
-    who sends one does."""
+    """KV computed with one salt is never reused with another: one salt per tenant. Set by the service, never by the
+    sender."""
     min_certainty: Certainty | None = None
-    """What is less sure is refused. None: `model`, so nothing is, but see `min_certainty_of` where a service writes."""
+    """Less sure merges are refused. None: `model`, which refuses none, but see `resolve_min_certainty` for writing."""
     root: str = ""
-    """The folder, resolved, in which `path` names the file; "" where none is known. Chosen like the salt."""
+    """The resolved folder that contains `path`; "" if unknown. Set by the service."""
 
     @property
     def least_certainty(self) -> Certainty:
-        """What an answer has to be at least."""
+        """The minimum certainty of the result."""
         return self.min_certainty or "model"
 
     def options(self) -> dict[str, Any]:
-        """All options by name."""
+        """Return all options by name."""
         return {option.name: getattr(self, option.name) for option in fields(Options)}
 
     def to_request_options(self) -> dict[str, Any]:
-        """Those that a service takes from a request."""
+        """Return the options that a service accepts from a request."""
         return {name: value for name, value in self.options().items() if name in SENT_OPTIONS}
 
 
 def resolve_min_certainty(asked: Certainty | None, mode: Mode, *, write: bool) -> Certainty | None:
-    """Return the `min_certainty` of a request to a service: what was asked for, else `UNSEEN` for what it writes.
+    """Return the `min_certainty` of a request to a service: the requested one, else `WRITE_CERTAINTY` for a write.
 
-    The mode `model` asks for a model by its name, so that nothing is refused for it.
+    The mode `model` asks explicitly for a model's merge, so there nothing is refused by default.
     """
     return WRITE_CERTAINTY if asked is None and write and mode != "model" else asked
 
@@ -171,10 +164,10 @@ SENT_OPTIONS = tuple(option.name for option in fields(Options) if option.name no
 
 @dataclass(frozen=True, slots=True)
 class ApplyRequest(Options):
-    """One edit of one file. `original` is the file's bytes; `path` is its name, which tells the language.
+    """One edit of one file. `original` is the file's bytes; `path` is its name, which gives the language.
 
-    `prediction` is what the sender expects the whole file to be after the edit: the model confirms it where it is
-    right, and it changes no answer where it is wrong. Rules do without it.
+    `prediction` is the file that the sender expects. The model confirms it where it is right; it never changes the
+    answer. Rules ignore it.
     """
 
     original: bytes
@@ -185,22 +178,21 @@ class ApplyRequest(Options):
 
 @dataclass(frozen=True, slots=True)
 class PatchRequest(Options):
-    """One edit that names its files itself, as V4A patches, diffs and SEARCH blocks below file names do."""
+    """One edit that names its files itself: a V4A patch, a diff, or SEARCH blocks with file names."""
 
     edit: str
 
 
 PromptKind = Literal["cached", "reused", "recomputed"]
-"""Whether a prompt's tokens took exact KV, took KV of other prompts approximately, or were run."""
+"""Whether a prompt's tokens reused exact KV, reused KV of other prompts approximately, or were computed."""
 
 Origin = Literal["copied", "generated", "scored"]
-"""How output tokens came about: the draft had them and the model confirmed them, the model wrote them itself, or they
-belong to a reading that it was given to say how likely it is."""
+"""Whether output tokens were copied from the draft, generated by the model, or given to it for scoring."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRun:
-    """Neighbouring tokens of a prompt with the same fate. A character that two runs share stands in the second."""
+    """Consecutive tokens of a prompt of the same kind. A character that two runs share is in the second one."""
 
     text: str
     kind: PromptKind
@@ -209,9 +201,9 @@ class PromptRun:
 
 @dataclass(frozen=True, slots=True)
 class OutputRun:
-    """Neighbouring tokens of an answer that one pass (from 0) confirmed and that came about in the same way.
+    """Consecutive tokens of an answer that one pass (from 0) confirmed, with the same origin.
 
-    Tokens that end the answer, such as its closing tag, count and have no text.
+    Tokens that end the answer, such as its closing tag, are counted and have no text.
     """
 
     text: str
@@ -222,7 +214,7 @@ class OutputRun:
 
 @dataclass(frozen=True, slots=True)
 class ForwardTrace:
-    """One pass: the tokens of the answer that it confirmed, and the draft tokens that were put before the model."""
+    """One pass: its confirmed tokens, and its draft tokens."""
 
     tokens: int
     drafted: int
@@ -231,10 +223,10 @@ class ForwardTrace:
 
 @dataclass(frozen=True, slots=True)
 class AnswerTrace:
-    """One question to the model and its answer, token by token: their counts add up to those of `Usage`.
+    """One question to the model and its answer, token by token. The counts add up to those of `Usage`.
 
-    region: which of the file's regions it is about, from 0. purpose: the model writes the region, or scores a reading
-    of it, of which `output` then is the part that tells it from the others.
+    region: the number of the file's region, from 0. purpose: `write` for a region's text; `score` for a reading, of
+    which `output` is the part that differs from the others.
     """
 
     path: str
@@ -247,26 +239,25 @@ class AnswerTrace:
 
 @dataclass(frozen=True, slots=True)
 class SourceUsage:
-    """Draft tokens of one source, such as `merge`: `drafted` = `accepted` + `rejected`."""
+    """Draft tokens from one source, such as `merge`: `drafted` = `accepted` + `rejected`."""
 
     drafted: int = 0
     accepted: int = 0
     rejected: int = 0
 
     def plus(self, other: SourceUsage) -> SourceUsage:
-        """The sum of both."""
+        """Return the sum of both."""
         return SourceUsage(self.drafted + other.drafted, self.accepted + other.accepted, self.rejected + other.rejected)
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens by reason. `prompt` splits into `cached` + `reused_approximate` + `recomputed`; `forwards` counts passes.
+    """Token counts. `prompt` = `cached` + `reused_approximate` + `recomputed`; `forwards` counts forward passes.
 
-    `recomputed_by` splits `recomputed` by why those tokens were run (`engine.reuse.RecomputeReason`), as far as known.
-    `drafted` = `accepted` + `rejected` counts draft tokens that were put before the model; `by_source` splits them by
-    where they were copied from. `prefill_forwards` are those of the `forwards` that ran the prompt's tokens.
-    `near_ties` counts greedy choices that rounding may turn (`engine.types.GenerationUsage`).
-    `prefix_hit_rate` is `cached / prompt` in [0, 1].
+    recomputed_by: `recomputed` by reason (`engine.reuse.RecomputeReason`), as far as known. drafted: `accepted` +
+    `rejected`, the verified draft tokens; `by_source` counts them by source. prefill_forwards: passes that computed
+    prompt tokens. near_ties: greedy choices that rounding may change (`engine.types.GenerationUsage`). prefix_hit_rate:
+    `cached / prompt`, in [0, 1].
     """
 
     prompt: int = 0
@@ -286,7 +277,7 @@ class Usage:
 
 
 def total_usage(parts: Iterable[Usage]) -> Usage:
-    """The sum of what several applies used."""
+    """Return the sum of several usages."""
     parts = list(parts)
     derived = ("prefix_hit_rate", "by_source", "recomputed_by")
     names = [count.name for count in fields(Usage) if count.name not in derived]
@@ -304,15 +295,15 @@ def total_usage(parts: Iterable[Usage]) -> Usage:
 Method = Literal["deterministic", "model"]
 Status = Literal["merged", "rejected", "noop"]
 Action = Literal["update", "create", "delete", "move"]
-"""What becomes of a file; a `move` may change its text too."""
+"""What happens to a file; a `move` may also change its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenScope:
-    """How much of a file a model was given: the whole of it, or regions, beside an outline of the rest.
+    """The part of a file that a model was given: the whole file, or regions with an outline of the rest.
 
-    `regions` are their first and last lines, counted from 1; `lines` is how many they hold, `of_lines` how many the
-    file has.
+    `regions` are their first and last lines, from 1; `lines` is the number of lines in them, `of_lines` that in the
+    file.
     """
 
     kind: Literal["regions", "file"]
@@ -323,11 +314,11 @@ class GivenScope:
 
 @dataclass(frozen=True, slots=True)
 class ScoredReading:
-    """What a model holds of one reading of an edit; `why` says what was assumed.
+    """A model's scores of one reading of an edit; `why` is its assumption.
 
-    `score` in [0, 1] weighs it against the others that were scored, they sum to 1. `logprob` is the mean
-    log-probability of the tokens that tell it from the others and from the file, `least_logprob` that of the least
-    likely one.
+    score: share in [0, 1] of the weights of all scored readings, which sum to 1. logprob: mean log-probability of the
+    tokens in which the reading differs from the others and from the file. least_logprob: that of the least likely
+    token.
     """
 
     why: str
@@ -338,14 +329,14 @@ class ScoredReading:
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """What became of one file.
+    """The result of one file.
 
-    `merged` is its whole text after the edit, a leading BOM included, "" where it was deleted; in `encoding` (a codec
-    of Python) it gives the file's bytes. A hash is "" where there is no file: before `create`, after `delete`.
-    `scope` is None where no model was asked. `readings` are those that a model scored, best first. `repaired` are lines
-    of a model's text that the edit does not account for, and in whose place the file's own stand. `confidence` in
-    [0, 1] is the probability that the reading is right (`certain`, `likely`), or the share of all weight that the
-    model's choice had (`scored`); None where a rule decided without a reading, and where the model wrote.
+    merged: the whole text after the edit, with a leading BOM, "" if the file was deleted; encoded in `encoding` (a
+    Python codec) it is the file's bytes. The hashes are "" if there is no file: before `create`, after `delete`. scope:
+    None if no model was asked. readings: those that a model scored, best first. repaired: lines of a model's text that
+    the edit does not account for, and that were replaced by the file's own. confidence: in [0, 1]; the probability that
+    the reading is right (`certain`, `likely`), or the score of the model's choice (`scored`); None if a rule decided
+    without a reading, or the model wrote.
     """
 
     path: str
@@ -369,7 +360,7 @@ class FileResult:
 
     @property
     def summary(self) -> str:
-        """Who made the merge and how sure that is, in words."""
+        """Who made the merge, and how sure it is, in words."""
         return describe_certainty(self.certainty, self.rung, self.confidence)
 
     @property
@@ -380,12 +371,11 @@ class FileResult:
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """The answer to one apply. A result that a check rejects still carries everything.
+    """The result of one apply. A result that a check rejects is complete, too.
 
-    `timings` holds milliseconds by phase (`parse_ms`, `merge_ms`, `scope_ms`, `prompt_ms`, `score_ms`, `prefill_ms`,
-    `decode_ms`, `verify_ms`) and `total_ms`; a phase that did not happen is absent. `trace` has an entry for each
-    question to the model, in their order; None where the request did not ask for it. `written` says that the merged
-    files have been put in their places.
+    timings: milliseconds by phase (`parse_ms`, `merge_ms`, `scope_ms`, `prompt_ms`, `score_ms`, `prefill_ms`,
+    `decode_ms`, `verify_ms`) and `total_ms`; a phase that did not happen is absent. trace: one entry for each question
+    to the model, in order; None unless the request asked for it. written: whether the merged files were written.
     """
 
     files: tuple[FileResult, ...]
@@ -396,7 +386,7 @@ class ApplyResult:
 
     @property
     def status(self) -> Status:
-        """`merged` only if no file is rejected, and one at least has changed."""
+        """`rejected` if any file is; else `merged` if any file is; else `noop`."""
         statuses = {file.status for file in self.files}
         return next((status for status in _WORST_FIRST if status in statuses), "noop")
 

@@ -1,8 +1,8 @@
-"""Runs rules on large texts in processes of their own, and limits their time.
+"""Runs rules on large texts in other processes, and limits their time.
 
-Python runs one thread at a time, and some C calls hold the interpreter for half a second on a megabyte: during such an
-edit small edits and health checks would wait. A process can also be ended at once when its client leaves, and takes
-nothing with it when it crashes. Small edits stay in the service: sending them to a process takes some milliseconds.
+Python runs one thread at a time, and some C calls hold the interpreter for half a second on a megabyte: small edits and
+health checks would wait meanwhile. A process can also be killed when its client leaves, and its crash does not affect
+the service. Small edits stay in the service: sending them to a process takes some milliseconds.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ from editor.execution import check_stopped, stop_when
 LOG = logging.getLogger("hunk.apply")
 
 LARGE_BYTES = 100_000
-"""Size of edits and files together from which a process takes them; rules take about 50 ms for this much."""
+"""Minimum size of edits and files together for another process; the rules take about 50 ms for this much."""
 
 POLL_SECONDS = 0.05
-"""How often the service checks whether the request is cancelled."""
+"""Interval at which the service checks whether the request is cancelled."""
 
 MAX_SECONDS = 60.0
-"""Longest wall-clock time of an edit. The process limits its processor time itself, unless it hangs."""
+"""Wall-clock limit of an edit, for a process that hangs; the process limits its processor time itself."""
 
 MAX_WAITING = 8
-"""Processes that are kept while a model decides for them, 40 MB each and the texts. For further ones the service runs
-the rules again itself."""
+"""Limit of the processes that wait for a model; each takes 40 MB and its texts. Beyond it the service runs the rules
+again itself."""
 
 Call = tuple[str, tuple[Any, ...]]
 """A method of `Applier`, and its arguments."""
 
 AskModel = Callable[[Sequence[ModelTask], RequestContext, ProgressListener], list[Outcome]]
-"""Has the model decide about tasks, in this process."""
+"""Has the model decide about tasks in this process."""
 
 
 class RuleProcessError(Exception):
-    """A bug of ours ended an edit in a process. The log says where; neither has the text."""
+    """A bug ended an edit in a process. The log says where; neither contains the text."""
 
 
 class LargeFilesError(Exception):
-    """The files of an edit are large enough for a process of their own."""
+    """The files of an edit are large enough for another process."""
 
 
 class RuleProcesses:
-    """Processes that apply edits by rules: as many as there are concurrent edits. Each is kept for the next edit."""
+    """Processes that apply edits by rules, one for each concurrent edit. They are kept for later edits."""
 
     def __init__(self, seconds: float, large_bytes: int = LARGE_BYTES) -> None:
-        """`seconds` is the processor time that one edit may take; a process takes edits from `large_bytes` on."""
+        """`seconds` limits the processor time of an edit; edits of `large_bytes` and more run in a process."""
         self._seconds = seconds
         self._large_bytes = large_bytes
         self._lock = threading.Lock()
@@ -68,11 +68,11 @@ class RuleProcesses:
         self._may_wait = threading.Semaphore(MAX_WAITING)
 
     def accepts(self, requests: Sequence[ApplyRequest]) -> bool:
-        """Tell whether edits are large enough."""
+        """Return whether edits are large enough for a process."""
         return sum(len(one.original) + len(one.edit) for one in requests) >= self._large_bytes
 
     def make_reader(self, request: PatchRequest, read: Reader) -> BoundedReader:
-        """Return a reader that raises LargeFilesError once the edit and its files are large enough."""
+        """Return a reader that raises LargeFilesError once the edit and its files are large enough for a process."""
         return BoundedReader(read, self._large_bytes - len(request.edit))
 
     def apply(
@@ -83,9 +83,9 @@ class RuleProcesses:
         ask_model: AskModel,
         read: Reader | None = None,
     ) -> ApplyResult | None:
-        """Return the result of a call, or None if no process can be had or kept for it. Raises what the call raises.
+        """Return the result of a call, or None if no process is available. Raises what the call raises.
 
-        Files are read by `read`, and the model is asked by `ask_model`, both in this process.
+        `read` reads files, and `ask_model` asks the model, both in this process.
         """
         try:
             process = self._take_idle() or _Process()
@@ -119,7 +119,7 @@ class RuleProcesses:
     def _ask_model(
         self, ask_model: AskModel, tasks: Sequence[ModelTask], context: RequestContext, progress: ProgressListener
     ) -> list[Outcome] | None:
-        """Ask the model; return None if too many processes wait for it already."""
+        """Ask the model; return None if too many processes already wait for it."""
         if not self._may_wait.acquire(blocking=False):
             return None
         try:
@@ -128,7 +128,7 @@ class RuleProcesses:
             self._may_wait.release()
 
     def _take_idle(self) -> _Process | None:
-        """Return a running idle process, if there is one."""
+        """Return a running idle process, None if there is none."""
         while True:
             with self._lock:
                 if not self._idle:
@@ -167,14 +167,14 @@ class BoundedReader:
         return self._max_bytes > 0
 
     def read_any(self, path: str) -> bytes | None:
-        """Return the file as it was read first, whatever its size."""
+        """Return the file as it was first read, whatever its size."""
         if path not in self._files:
             self._files[path] = self._read(path)
         return self._files[path]
 
 
 class _Process:
-    """One process. It ends when the service's end of the pipe is closed."""
+    """One process. It ends when the service closes its end of the pipe."""
 
     def __init__(self) -> None:
         """Raises OSError."""
@@ -195,8 +195,8 @@ class _Process:
     ) -> tuple[Any, ...]:
         """Return the answer to a call.
 
-        Raises the token's error when the request is cancelled, EditRefused when the process ends or takes too long, and
-        what `read` raises. After any of these the process is in an undefined state.
+        Raises the token's error if the request is cancelled, EditRefused if the process ends or takes too long, and
+        what `read` raises. The process must not be used after that.
         """
         until, undecided = monotonic() + MAX_SECONDS, None
         try:
@@ -232,11 +232,11 @@ class _Process:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process has not ended."""
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         self._pipe.close()
         self._process.kill()
         self._process.wait()
@@ -248,14 +248,14 @@ def _process_refusal(why: str) -> EditRefused:
 
 
 RULE_SECONDS = 10.0
-"""Processor time for one edit. The longest that the editor's own bounds let through take some seconds."""
+"""Processor time for one edit. The slowest edits within the editor's own limits take some seconds."""
 
 
 @contextmanager
 def limit_rule_time(cancel: CancelToken, seconds: float = RULE_SECONDS) -> Iterator[None]:
-    """End the editor's work in the block when the token is cancelled, or with EditRefused when its time is over.
+    """End the editor's work in the block if the token is cancelled, or with EditRefused when its time is over.
 
-    Only the processor time of this thread counts: not the wait for the model, nor the time of other threads.
+    Only the processor time of this thread counts, not the wait for the model, nor other threads.
     """
     thread, end = get_ident(), thread_time() + seconds
 

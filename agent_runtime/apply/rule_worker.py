@@ -17,15 +17,15 @@ from agent_runtime.llm.interface import ModelTask
 from agent_runtime.request_context import CancelToken, ProgressListener, RequestContext
 
 NICENESS = 10
-"""Small edits, which the service merges itself, go before large ones when the processor is busy."""
+"""The service merges small edits itself; they go before large ones if the processor is busy."""
 
 
 class UndecidedError(Exception):
-    """The service could not ask the model; it knows why."""
+    """The service could not ask the model; it has the reason."""
 
 
 def main(descriptor: int) -> None:
-    """Answer the calls that come over the pipe, until it is closed."""
+    """Answer the calls from the pipe until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which ends this process
     os.nice(NICENESS)
     pipe: Connection[Any, Any] = Connection(descriptor)

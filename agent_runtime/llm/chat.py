@@ -15,7 +15,7 @@ from agent_runtime.prompt.chat_template import render_frame
 from agent_runtime.request_context import ProgressListener, RequestContext, Timings
 from engine import errors as engine_errors
 from engine.speculation import MergeDraft
-from engine.types import GenerationRequest, GenerationResult, Proposer, TokenLogprob
+from engine.types import GenerationRequest, GenerationResult, Proposer
 from repo_cache.errors import TokenizerError
 
 
@@ -38,9 +38,10 @@ def encode_prompt(text: TokenizerBundle, messages: Sequence[ChatMessage]) -> tup
         ) from error
     encode = text.tokenizer.encode_template
     ids = encode(pieces[0])
-    for own, behind in zip(encode_texts(text, [message.text for message in messages]), pieces[1:], strict=True):
-        ids += own
-        ids += encode(behind)
+    texts = encode_texts(text, [message.text for message in messages])
+    for text_ids, piece in zip(texts, pieces[1:], strict=True):
+        ids += text_ids
+        ids += encode(piece)
     return tuple(ids)
 
 
@@ -72,8 +73,8 @@ def build_draft(text: TokenizerBundle, prompt: Sequence[int], prediction: str, m
 
 def find_turn_end(text: TokenizerBundle) -> list[int]:
     """Return the token with which the model ends its turn, [] if the chat template shows none."""
-    behind = text.tokenizer.encode_template(render_frame(text.template, ["user", "assistant"])[-1])
-    return [number for number in behind if number in text.stop_ids][:1]
+    ids = text.tokenizer.encode_template(render_frame(text.template, ["user", "assistant"])[-1])
+    return [token_id for token_id in ids if token_id in text.stop_ids][:1]
 
 
 NO_FILE = ""
@@ -115,7 +116,10 @@ class LoadedChat:
         timings = Timings(progress.on_phase)
         with timings.phase("prompt"):
             generation = self._build_request(request)
-            draft = self._draft(request, generation) if request.draft == "copy" else None
+            draft = None
+            if request.draft == "copy":
+                prediction = (request.prediction or "")[: self._max_characters]
+                draft = build_draft(self.text, generation.prompt_ids, prediction, generation.max_new_tokens)
         run, token_bytes = RunResults(next_phase="decode"), self.text.tokenizer.token_bytes()
         follow = make_follower(progress, token_bytes, NO_FILE)
         texts = [] if follow is None else [follow(generation, 0)]
@@ -136,10 +140,6 @@ class LoadedChat:
             timings.total(),
             _logprobs(result, token_bytes),
         )
-
-    def _draft(self, request: ChatRequest, generation: GenerationRequest) -> Proposer:
-        prediction = (request.prediction or "")[: self._max_characters]
-        return build_draft(self.text, generation.prompt_ids, prediction, generation.max_new_tokens)
 
     def _prepare_prompt(self, prompt: Prompt) -> EncodedPrompt:
         if isinstance(prompt, EncodedPrompt):
@@ -190,10 +190,6 @@ def _logprobs(result: GenerationResult, token_bytes: Sequence[bytes]) -> tuple[C
         if num_bytes >= len(result.text):
             break
         num_bytes += len(token_bytes[token_id])
-        found.append(_logprob(scored, token_bytes))
+        top = tuple((token_bytes[likely_id], logprob) for likely_id, logprob in scored.top)
+        found.append(ChatTokenLogprob(token_bytes[scored.token_id], scored.logprob, top))
     return tuple(found)
-
-
-def _logprob(scored: TokenLogprob, token_bytes: Sequence[bytes]) -> ChatTokenLogprob:
-    top = tuple((token_bytes[token_id], logprob) for token_id, logprob in scored.top)
-    return ChatTokenLogprob(token_bytes[scored.token_id], scored.logprob, top)

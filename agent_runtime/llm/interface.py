@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from agent_runtime.errors import HunkError, ModelUnavailable, Unsupported
 from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest, Draft, GivenScope, ReuseName, ScoredReading, Usage
-from editor.types import Check, MergeOutcome, ParsedEdit, Replacement, Substitutions
+from editor.types import Check, MergeOutcome, ParsedEdit, Substitutions
 from engine.reuse import EXACT, Reuse, ReuseMode
 
 if TYPE_CHECKING:
@@ -237,21 +237,13 @@ def render_blocks(edit: ParsedEdit) -> str:
     if isinstance(changes, Substitutions):
         pairs = [(item.old, item.new) for item in changes.items]
     elif isinstance(changes, tuple):
-        pairs = [("\n".join(change.before), "\n".join(change.after)) for change in changes]
-        if not all(_has_old_lines(change) for change in changes):
+        if not all(change.before and not change.hint.pinned for change in changes):
             return ""
+        pairs = [("\n".join(change.before), "\n".join(change.after)) for change in changes]
     else:
         return ""
-    blocks = (f"<<<<<<< SEARCH\n{old}\n=======\n{_end_line(new)}>>>>>>> REPLACE\n" for old, new in pairs)
-    return "".join(blocks)
-
-
-def _has_old_lines(change: Replacement) -> bool:
-    return bool(change.before) and not change.hint.pinned
-
-
-def _end_line(text: str) -> str:
-    return text + "\n" if text else ""
+    ended = ((old, f"{new}\n" if new else "") for old, new in pairs)
+    return "".join(f"<<<<<<< SEARCH\n{old}\n=======\n{new}>>>>>>> REPLACE\n" for old, new in ended)
 
 
 class ModelSlot:

@@ -1,1 +1,1 @@
-"""The model catalogue: which models there are, where their files lie, and how they are had."""
+"""Models: the catalogue, sources and downloads, the local store, tokenizers, and loading."""

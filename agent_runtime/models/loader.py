@@ -40,12 +40,12 @@ LOG = logging.getLogger("hunk.models")
 CPU = torch.device("cpu")
 
 PROBE = "def add(one: int, other: int) -> int:\n    return one + other\n"
-"""Text over which a model in float16 has to stay within its range."""
+"""Text for which a model in float16 has to stay within its range."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model that is ready to run, and what loading it took. `peak_bytes` is the process's highest memory so far."""
+    """A model that is ready to run. `peak_bytes` is the highest memory use of the process so far."""
 
     name: str
     engine: Engine
@@ -64,12 +64,12 @@ def load_model(
     quantize: Quantization | None = None,
     device: torch.device = CPU,
 ) -> LoadedModel:
-    """Load a model; raises CorruptModel where its files are damaged or of an unsupported kind, ModelUnavailable where
-    there is no memory for its KV, BadRequest where that was to be smaller than a page.
+    """Load a model.
 
-    A GGUF file is dequantised once and kept in bf16 under `cache_dir`; in another dtype, or with an `adapter` (a PEFT
-    folder of a LoRA, merged before rounding), it is dequantised every time. `quantize` stores those weights anew. The
-    weights and the KV are on `device`.
+    A GGUF file is dequantised once, and a bf16 copy is kept under `cache_dir`. In another dtype, or with an `adapter`
+    (folder of a LoRA, merged before rounding), it is dequantised every time. `quantize` then stores the weights in
+    another type. Weights and KV are on `device`. Raises CorruptModel if the files are damaged or of an unsupported
+    kind, ModelUnavailable if there is no memory for the KV, BadRequest if the KV would be smaller than a page.
     """
     started = time.perf_counter()
     form = find_form(files.prompt_form)
@@ -94,9 +94,9 @@ def load_model(
 
 @torch.inference_mode()
 def check_range(decoder: Decoder, token_ids: Sequence[int]) -> None:
-    """Raise WeightsError where the model's values leave the range of its dtype over these tokens.
+    """Raise WeightsError if the model's values leave the range of its dtype for these tokens.
 
-    float16 ends at 65,504. A model whose values do not stay below that would load, and every request would fail.
+    The limit of float16 is 65,504. A model with larger values would load, and then fail every request.
     """
     ids = torch.tensor(token_ids, device=decoder.weights.device)
     hidden = decoder.forward(ids, decoder.new_caches(1, len(ids)))
@@ -116,7 +116,10 @@ def _make_engine(name: str, decoder: Decoder, text: TokenizerBundle, limits: Eng
 
 
 def _load_through_copy(files: ModelFiles, cache_dir: Path, device: torch.device) -> tuple[Parameters, TokenizerBundle]:
-    """Raises CorruptModel where the file is not the catalogue's: a copy of it would outlive its mending."""
+    """Load the bf16 copy of a GGUF file, or make it.
+
+    Raises CorruptModel if the file is not the catalogue's: a copy of it would stay when the file is replaced.
+    """
     place, key = locate_copy(files, cache_dir), load_cache_key(cache_dir)
     if place.is_dir():
         try:

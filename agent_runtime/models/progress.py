@@ -1,4 +1,4 @@
-"""How far a pull is: a bar for a person at a terminal, a line now and then for a log, nothing for a program."""
+"""Progress of a pull: a bar on a terminal, a line now and then in a log, nothing for a program."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ LINE_EVERY_SECONDS = 10.0
 
 
 class Progress(Protocol):
-    """Hears of work measured in bytes. `at` and `say` may be called outside a task, too."""
+    """Receives progress in bytes. `update` and `report` may be called outside `track`, too."""
 
     def track(self, what: str, num_bytes: int) -> AbstractContextManager[None]:
-        """Around a piece of work of `num_bytes`."""
+        """Begin a task of `num_bytes`; the block is the task."""
 
     def update(self, num_bytes: int) -> None:
-        """`num_bytes` of the task are done; may fall back, when a source has to repeat some."""
+        """Report that `num_bytes` of the task are done; the number may fall when a source repeats some."""
 
     def report(self, message: str) -> None:
-        """Something that a person who waits should know."""
+        """Show a message to the person who waits."""
 
 
 class SilentProgress:
-    """Hears and says nothing."""
+    """Shows nothing."""
 
     @contextmanager
     def track(self, what: str, num_bytes: int) -> Iterator[None]:
-        """Does nothing."""
+        """Do nothing."""
         yield
 
     def update(self, num_bytes: int) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def report(self, message: str) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class TerminalProgress:
-    """A bar with bytes, speed and time left, on the console given (standard error, as a rule)."""
+    """Draws a bar with bytes, speed and time left on a console, usually standard error."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -52,7 +52,7 @@ class TerminalProgress:
 
     @contextmanager
     def track(self, what: str, num_bytes: int) -> Iterator[None]:
-        """Draws the bar until the block ends."""
+        """Draw the bar until the block ends."""
         bar = RichBar(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -70,17 +70,17 @@ class TerminalProgress:
                 self._bar = None
 
     def update(self, num_bytes: int) -> None:
-        """Moves the bar."""
+        """Move the bar."""
         if self._bar is not None:
             self._bar.update(self._task, completed=num_bytes)
 
     def report(self, message: str) -> None:
-        """A line above the bar."""
+        """Print a line above the bar."""
         self._console.print(message, highlight=False, markup=False, soft_wrap=True)
 
 
 class LineProgress:
-    """A line at most every ten seconds, for logs."""
+    """Prints at most one line every ten seconds, for logs."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -88,22 +88,22 @@ class LineProgress:
 
     @contextmanager
     def track(self, what: str, num_bytes: int) -> Iterator[None]:
-        """Remembers what the next lines are about."""
+        """Set the text of the next lines."""
         self._what, self._total, self._said_at = what, num_bytes, time.monotonic()
         yield
 
     def update(self, num_bytes: int) -> None:
-        """Says a line if the last one is long enough ago."""
+        """Print a line if the last one is long enough ago."""
         now = time.monotonic()
         if now - self._said_at >= LINE_EVERY_SECONDS:
             self._said_at = now
             self.report(f"{self._what}: {num_bytes / 1e6:.0f} of {self._total / 1e6:.0f} MB")
 
     def report(self, message: str) -> None:
-        """One line."""
+        """Print one line."""
         self._console.print(message, highlight=False, markup=False, soft_wrap=True)
 
 
 def make_progress(console: Console) -> TerminalProgress | LineProgress:
-    """The bar if the console is a terminal, else the lines."""
+    """Return a bar for a terminal, else lines."""
     return TerminalProgress(console) if console.is_terminal else LineProgress(console)

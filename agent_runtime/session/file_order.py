@@ -119,13 +119,7 @@ class ChangeRates:
     A file that has been out of the prompt for long counts as unknown again.
     """
 
-    def __init__(
-        self, decay: float = DECAY, prior_chance: float = PRIOR_CHANCE, prior_turns: float = PRIOR_TURNS
-    ) -> None:
-        assert 0.0 < decay < 1.0, "a turn counts for less than the one after it"
-        assert 0.0 < prior_chance < 1.0, "nothing is certain"
-        assert prior_turns > 0.0, "the prior counts"
-        self._decay, self._prior_chance, self._prior_turns = decay, prior_chance, prior_turns
+    def __init__(self) -> None:
         self._turn = 0
         self._histories: dict[str, _FileHistory] = {}
 
@@ -134,7 +128,7 @@ class ChangeRates:
         self._turn += 1
         for path in paths:
             history = self._histories.get(path) or _FileHistory(self._turn)
-            faded = self._decay ** (self._turn - history.turn)
+            faded = DECAY ** (self._turn - history.turn)
             self._histories[path] = _FileHistory(
                 self._turn, history.num_turns * faded + 1.0, history.num_changes * faded + (path in changed)
             )
@@ -142,6 +136,6 @@ class ChangeRates:
     def estimate_chance(self, path: str) -> float:
         """Return the chance that the file will have changed at the next turn, strictly between 0 and 1."""
         history = self._histories.get(path) or _FileHistory(self._turn)
-        faded = self._decay ** (self._turn - history.turn)
-        num_changes = history.num_changes * faded + self._prior_chance * self._prior_turns
-        return num_changes / (history.num_turns * faded + self._prior_turns)
+        faded = DECAY ** (self._turn - history.turn)
+        num_changes = history.num_changes * faded + PRIOR_CHANCE * PRIOR_TURNS
+        return num_changes / (history.num_turns * faded + PRIOR_TURNS)

@@ -256,7 +256,8 @@ class WorkspaceRegistry:
                 return known, False
             if known is not None or name == DEFAULT:
                 raise Conflict(f"the name {name!r} stands for another folder already; choose another, or remove it")
-            if any(_is_nested(entry.workspace.root, workspace.root) for entry in self._list_foreign(principal)):
+            foreign = [entry for entry in self._by_key.values() if entry.tenant not in (None, principal.tenant)]
+            if any(_is_nested(entry.workspace.root, workspace.root) for entry in foreign):
                 raise OutsideRoot(f"{root} is not to be had: it belongs to somebody else, or holds what does")
             if sum(entry.tenant == principal.tenant for entry in self._by_key.values()) >= MAX_WORKSPACES:
                 raise Conflict(f"there are {MAX_WORKSPACES} workspaces already, which is the most; remove one first")
@@ -328,9 +329,6 @@ class WorkspaceRegistry:
                 f"{root} is not below a folder that this service may use; whoever starts it adds one with --allow-root"
             )
         return Workspace(resolved, self._journals, search=True)
-
-    def _list_foreign(self, principal: Principal) -> list[WorkspaceEntry]:
-        return [entry for entry in self._by_key.values() if entry.tenant not in (None, principal.tenant)]
 
 
 def _is_nested(one: Path, other: Path) -> bool:
