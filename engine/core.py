@@ -22,10 +22,8 @@ from engine.reuse.idle_runner import IdleRunner, IdleStats
 from engine.runner.cuda_graphs import NUM_SPARE_PAGES
 from engine.runner.cuda_runner import KernelRunner, can_run_kernels
 from engine.runner.kv_reuse import KVReuse, build_kv_reuse
-from engine.runner.step_rows import DraftBudget, StepRows
-from engine.runner.step_timer import load_or_measure_times
-from engine.runner.torch_runner import ModelRunner, TorchRunner
-from engine.runner.verify import Verification
+from engine.runner.step_rows import DraftBudget, StepRows, Verification
+from engine.runner.torch_runner import ModelRunner, TorchRunner, load_or_measure_times
 from engine.scheduler import ScheduledSequence, Scheduler
 from engine.speculation.draft_state import DraftState
 from engine.types import GenerationRequest, GenerationStep, Output, Proposer, SourceUsage

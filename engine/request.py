@@ -1,4 +1,4 @@
-"""The state of one running request: sampling, stop strings, draft and usage."""
+"""The state of one running request: sampling, output bytes up to a stop string, draft and usage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from engine.layers import Adapter
 from engine.reuse import ReusePlan
 from engine.sampling import Choice, Sampler
 from engine.speculation.draft_state import DraftState
-from engine.stop_strings import StopFinder
 from engine.types import (
     GenerationRequest,
     GenerationResult,
@@ -16,6 +15,113 @@ from engine.types import (
     GenerationUsage,
     TokenLogprob,
 )
+
+LONGEST_CHARACTER = 4
+
+
+class StopFinder:
+    """Collects one sequence's bytes up to the first stop string, however it is spread over tokens.
+
+    The output ends with the byte that completes the first stop string; if several are complete there, the longest is
+    cut off. So the result does not depend on how the bytes are split into tokens. Takes time in proportion to the bytes
+    and the number of stop strings.
+
+    Example: with stop b"</x>", the bytes b"a</" release b"a"; b"b" after them releases b"</b".
+    """
+
+    def __init__(self, token_bytes: Sequence[bytes], stop_ids: frozenset[int], stop: tuple[bytes, ...]) -> None:
+        self._token_bytes = token_bytes
+        self._stop_ids = stop_ids
+        self._stops = [_StopString(each) for each in stop]
+        self._released = 0
+        self.text = bytearray()
+        self.stopped = False
+
+    def push(self, token_id: int) -> bool:
+        """Add the next token; return whether it ends the output."""
+        assert not self.stopped
+        if token_id in self._stop_ids:
+            self.stopped = True
+            return True
+        added = self._token_bytes[token_id]
+        for count, byte in enumerate(added if self._stops else b"", start=1):
+            cut = max(stop.complete_with(byte) for stop in self._stops)
+            if cut:
+                self.text += added[:count]
+                del self.text[-cut:]
+                self.stopped = True
+                return True
+        self.text += added
+        return False
+
+    def release(self, *, finished: bool) -> bytes:
+        """Return the bytes that are certain to be output and not released yet, up to the end of a UTF-8 character.
+
+        Bytes that are part of no character and cannot become one are released as they are. With `finished`, or after a
+        stop, everything left is released.
+        """
+        end = len(self.text)
+        if not (finished or self.stopped):
+            end -= max((stop.num_matched for stop in self._stops), default=0)
+            end = find_character_border(self.text, end)
+        text = bytes(self.text[self._released : end])
+        self._released = end
+        return text
+
+
+class _StopString:
+    """How much of one stop string the text ends with (Knuth, Morris and Pratt 1977, Fast pattern matching in strings).
+
+    `_shorter[n]` is the length of the next shorter prefix that the first n + 1 bytes end with: if another byte follows
+    them, the match goes on from there. Example: b"abab" -> [0, 0, 1, 2].
+    """
+
+    def __init__(self, stop: bytes) -> None:
+        self._stop = stop
+        self.num_matched = 0
+        self._shorter = [0]
+        for byte in stop[1:]:
+            self._shorter.append(self._extend_match(self._shorter[-1], byte))
+
+    def complete_with(self, byte: int) -> int:
+        """Add the text's next byte; return the stop string's length if this byte completes it, else 0."""
+        self.num_matched = self._extend_match(self.num_matched, byte)
+        return self.num_matched if self.num_matched == len(self._stop) else 0
+
+    def _extend_match(self, num_matched: int, byte: int) -> int:
+        while num_matched and self._stop[num_matched] != byte:
+            num_matched = self._shorter[num_matched - 1]
+        return num_matched + (self._stop[num_matched] == byte)
+
+
+def find_character_border(text: bytearray, end: int) -> int:
+    """Return the last position up to `end` that does not split a UTF-8 character, or what may still become one.
+
+    The bytes after `end` are read too: they may show that the ones before it are no character. Example: of
+    b"a\\xe2\\x82" (the first two bytes of a euro sign after a letter), 3 -> 1; of b"a\\xe2<", 2 -> 2.
+    """
+    for start in range(end - 1, max(end - LONGEST_CHARACTER, -1), -1):
+        size = _size_by_first_byte(text[start])
+        if size:
+            parted = start + size > end and _may_be_character(bytes(text[start : start + size]))
+            return start if parted else end
+    return end
+
+
+def _size_by_first_byte(byte: int) -> int:
+    """Return the bytes of the character that begins so; 0 for a continuation byte, 1 for a byte that begins none."""
+    if 0x80 <= byte < 0xC0:
+        return 0
+    return 2 if 0xC2 <= byte < 0xE0 else 3 if 0xE0 <= byte < 0xF0 else 4 if 0xF0 <= byte < 0xF5 else 1
+
+
+def _may_be_character(part: bytes) -> bool:
+    """Return whether the bytes are a character or the beginning of one."""
+    try:
+        part.decode()
+    except UnicodeDecodeError as error:
+        return error.reason == "unexpected end of data"
+    return True
 
 
 class RequestState:

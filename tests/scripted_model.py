@@ -40,9 +40,8 @@ from engine.kv_cache import KVPages
 from engine.kv_pool import KVPool
 from engine.request import RequestState
 from engine.runner.kv_reuse import KVReuse
-from engine.runner.step_rows import StepRows
+from engine.runner.step_rows import StepRows, Verification
 from engine.runner.torch_runner import TorchRunner
-from engine.runner.verify import Verification
 from engine.weights.gguf import GGUFModel
 from kernels.accept import TopTokens
 from tests.engine.tiny import tiny_config, tiny_parameters

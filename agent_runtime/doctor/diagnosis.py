@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from agent_runtime.doctor.causes import Cause, LineChange, causes
 from agent_runtime.doctor.transcripts import PromptText, RecordedSession, render_prompt
 from agent_runtime.errors import BadRequest
-from engine.token_prefix import count_common_prefix
+from engine.types import count_common_prefix
 
 BYTES_PER_TOKEN = 3.4
 """Average of Qwen2.5-Coder's tokenizer on recorded agent sessions; assumed without a tokenizer."""

@@ -48,7 +48,7 @@ def find_measured_speed(name_or_path: str, settings: ModelSettings) -> Speed | N
     import torch  # a slow import
 
     from engine.errors import WeightsError
-    from engine.runner.step_timer import describe_machine
+    from engine.runner.torch_runner import describe_machine
     from engine.speculation.step_times import StepTimesFile
     from engine.weights import load
     from engine.weights.checkpoint import fingerprint

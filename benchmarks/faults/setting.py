@@ -90,7 +90,7 @@ def _make_model(folder: Path) -> None:
     from agent_runtime.models.store import write_tokenizer_config
     from engine.config import ModelConfig
     from engine.weights import Parameters
-    from engine.weights.safetensors import save_folder
+    from engine.weights.checkpoint import save_folder
 
     end = "<|im_end|>"
     alphabet = {character: number for number, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 
-from engine.token_prefix import count_common_prefix
+from engine.types import count_common_prefix
 
 KEY_BYTES = 16
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.errors import RequestError, WeightsError
-from engine.weights.lora import LoraAdapter, LowRankUpdate
+from engine.weights.checkpoint import LoraAdapter, LowRankUpdate
 from engine.weights.parameters import Parameters
 
 ProjectionKind = Literal["qkv", "attention_out", "gate_up", "down"]

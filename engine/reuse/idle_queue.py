@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.token_prefix import count_common_prefix
-from engine.types import GenerationRequest, ReuseMode, TokenLogprob
+from engine.types import GenerationRequest, ReuseMode, TokenLogprob, count_common_prefix
 
 MOST_TASKS = 8
 """Tasks that are kept; the oldest is dropped: a prompt answered long ago is seldom the beginning of the next one."""

@@ -14,14 +14,16 @@ from engine.reuse.span_entry import (
     ENTRY_TOKENS,
     KGRAM_LEN,
     Entry,
+    Piece,
     SlotPool,
     Slots,
     Space,
     SpanStats,
     TokenIds,
+    choose_runs,
+    find_runs,
     kgram_hashes,
 )
-from engine.reuse.span_match import Piece, choose_runs, find_runs
 from engine.types import Match
 
 MOST_USES = 8.0

@@ -28,9 +28,8 @@ from engine.runner.cuda_graphs import (
     stage_arrays,
 )
 from engine.runner.kv_reuse import KVReuse
-from engine.runner.step_rows import Numbers, PagedRows, StepRows, build_verifications
+from engine.runner.step_rows import Numbers, PagedRows, StepRows, Verification, build_verifications, verify
 from engine.runner.torch_runner import find_measure_start
-from engine.runner.verify import Verification, verify
 from engine.sampling import Sampler
 from engine.types import GenerationRequest
 from kernels.accept import accept
@@ -75,7 +74,7 @@ NO_TOKEN = -1
 
 
 def verify_on_device(model: Decoder, build_verifications: Sequence[Verification]) -> None:
-    """As `engine.runner.verify.verify`, with one pass of the LM head and one wait where the most likely tokens suffice.
+    """As `verify`, with one pass of the LM head and one wait where the most likely tokens suffice.
 
     On a card, scoring the rows after a rejection costs less than asking where it is. Requests that need more than the
     most likely tokens are verified as on a CPU.

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from engine.kv_cache.block_manager import KVPages
 from engine.kv_cache.prefix_cache import NO_PAGE
 from engine.scheduler.config import SchedulerConfig
-from engine.scheduler.queue import Admission, ReuseKV, WaitingQueue, build_rank
-from engine.scheduler.sequence import ScheduledSequence, Status
+from engine.scheduler.queue import Admission, ReuseKV, ScheduledSequence, Status, WaitingQueue, build_rank
 
 
 def split_evenly(wanted: Sequence[int], total: int) -> list[int]:

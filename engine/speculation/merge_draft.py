@@ -9,8 +9,7 @@ from engine.speculation.acceptance import DraftPrior
 from engine.speculation.copy_plan import TAIL_LEN, TELLING, CopyCursor, CopyPlan, MatchQuality, Resync
 from engine.speculation.sources import Sources
 from engine.speculation.token_lines import Reindent
-from engine.token_prefix import count_common_prefix
-from engine.types import Draft
+from engine.types import Draft, count_common_prefix
 
 FEWEST_TRUSTED = 4
 """This many planned tokens must be written before their place is trusted as the output's place."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rapidfuzz.distance import Indel
 
 from engine.speculation.token_lines import TokenLines, find_block_ends, get_indent
-from engine.token_prefix import count_common_prefix
+from engine.types import count_common_prefix
 
 NO_TOKEN = -1
 """Stands before, between and after the texts; no token equals it, so that no match crosses it."""

@@ -1,8 +1,6 @@
 """A decoder's parameters, and the files that they are loaded from."""
 
-from engine.weights.checkpoint import load
-from engine.weights.lora import LoraAdapter
+from engine.weights.checkpoint import LoraAdapter, load, save_folder
 from engine.weights.parameters import Parameters
-from engine.weights.safetensors import save_folder
 
 __all__ = ["LoraAdapter", "Parameters", "load", "save_folder"]

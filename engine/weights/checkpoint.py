@@ -1,21 +1,219 @@
-"""Loads the weights of a decoder and computes their fingerprint."""
+"""Loads the weights of a decoder, merges a LoRA adapter, and computes their fingerprint.
+
+A model folder holds `config.json` beside one or several safetensors files. An adapter folder is in PEFT's format:
+`adapter_config.json` and `adapter_model.safetensors`. For each adapted projection W [out, in] the latter has `lora_A`
+[r, in] and `lora_B` [out, r]; the merged one is W + scale * B @ A (Hu et al. 2021, arXiv 2106.09685).
+"""
 
 from __future__ import annotations
 
+import errno
+import json
+import math
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
-from engine.weights import safetensors
+from engine.config import ModelConfig
+from engine.errors import WeightsError
 from engine.weights.gguf import GGUFModel
-from engine.weights.lora import LoraAdapter
 from engine.weights.parameters import Parameters
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """Return the folder's config; raises WeightsError if it is missing, not JSON or unsupported."""
+    return ModelConfig.from_hf(read_json(folder / "config.json"))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the file's JSON object; raises WeightsError if there is none."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise WeightsError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise WeightsError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise WeightsError(f"{path} is not a JSON object")
+    return raw
+
+
+def read_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor of the folder's safetensors files, memory-mapped; raises WeightsError."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise WeightsError(f"{folder} holds no .safetensors file")
+    for path in files:
+        for name, tensor in read_file_tensors(path):
+            if not name.endswith(".rotary_emb.inv_freq"):  # old Llama checkpoints store the table
+                yield name, tensor
+
+
+def read_file_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor of one safetensors file, memory-mapped; raises WeightsError."""
+    with _translate_errors(path):
+        with safe_open(path, framework="pt") as opened:
+            names = list(opened.keys())
+        for name in names:
+            # Opened anew for each tensor: pages of one mapping would all count as ours until the last is read.
+            with safe_open(path, framework="pt") as opened:
+                yield name, opened.get_tensor(name)
+
+
+@contextmanager
+def _translate_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except SafetensorError as error:
+        raise WeightsError(f"{path} is damaged: {error}") from error
+    except OSError as error:
+        raise WeightsError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def save_folder(parameters: Parameters, folder: Path) -> None:
+    """Write `parameters` as a folder that this module and other programs can read; raises OSError."""
+    raw = parameters.config.to_hf() | {"torch_dtype": str(parameters.dtype).removeprefix("torch.")}
+    config = json.dumps(raw, indent=2)
+    (folder / "config.json").write_text(config + "\n", encoding="utf-8")
+    try:
+        save_file(parameters.slots(), folder / "model.safetensors", metadata={"format": "pt"})
+    except SafetensorError as error:  # its way of saying that the disk is full
+        raise OSError(errno.EIO, f"cannot write the weights: {error}", str(folder)) from error
+
+
+TENSOR_NAME = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<part>[AB])\.weight")
+
+READ_HERE = {"alpha_pattern", "bias", "init_lora_weights", "lora_alpha", "peft_type", "r", "rank_pattern", "use_rslora"}
+OF_TRAINING = {
+    *("corda_config", "ensure_weight_tying", "eva_config", "exclude_modules", "layers_pattern", "layers_to_transform"),
+    *("loftq_config", "lora_dropout", "lora_ga_config", "megatron_config", "megatron_core", "qalora_group_size"),
+    *("runtime_config", "target_modules"),
+}
+OF_THE_FILE = {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision", "task_type"}
+HARMLESS = READ_HERE | OF_TRAINING | OF_THE_FILE
+"""Settings of `adapter_config.json` that may be set. Any other one might change the result."""
+
+HARMLESS_INITS = (True, False, None, "gaussian", "eva", "orthogonal")
+"""Initialisations that leave the base model as it is; others (PiSSA, OLoRA, ...) train beside a base that they have
+changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LowRankUpdate:
+    """The update of one projection by an adapter: `scale` * `up` @ `down`."""
+
+    down: Tensor  # [rank, in_features]
+    up: Tensor  # [out_features, rank]
+    scale: float
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of the projection, [out_features, in_features]."""
+        return self.up.shape[0], self.down.shape[1]
+
+    def merge(self, weight: Tensor) -> Tensor:
+        """Return `weight` with the update, in float32 whatever its dtype."""
+        update = self.up.to(torch.float32) @ self.down.to(torch.float32)
+        return weight.to(torch.float32) + self.scale * update
+
+
+class LoraAdapter:
+    """The updates of one adapter by the names of the tensors that they change."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read a PEFT folder; raises WeightsError if it is damaged or uses more than plain LoRA."""
+        self.folder = folder
+        raw = read_json(folder / "adapter_config.json")
+        _refuse_unsupported(raw)
+        pairs = _pairs(folder / "adapter_model.safetensors")
+        try:
+            self.updates = dict(_updates(raw, pairs))
+        except KeyError as error:
+            raise WeightsError(f"{folder}/adapter_config.json has no {error.args[0]!r}") from None
+        except (ValueError, TypeError, AttributeError, ArithmeticError, re.error) as error:
+            raise WeightsError(f"{folder}/adapter_config.json is damaged: {error}") from error
+
+    def check_fits(self, slots: Mapping[str, Tensor]) -> None:
+        """Raise WeightsError if the adapter changes a tensor that the model does not have, or has in another shape."""
+        for name, update in self.updates.items():
+            slot = slots.get(name)
+            if slot is None or slot.ndim != 2 or name == "model.embed_tokens.weight":
+                raise WeightsError(f"the adapter {self.folder} changes {name!r}, which is no projection of this model")
+            if slot.shape != update.shape:
+                raise WeightsError(
+                    f"the adapter {self.folder} has {name!r} as {update.shape}; the model has {tuple(slot.shape)}: "
+                    "was it trained on another model?"
+                )
+
+    def merge_into(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors; those that the adapter changes are merged in float32."""
+        for name, tensor in tensors:
+            update = self.updates.get(name)
+            yield name, tensor if update is None else update.merge(tensor)
+
+
+def _refuse_unsupported(raw: Mapping[str, Any]) -> None:
+    if raw.get("peft_type") != "LORA":
+        raise WeightsError(f"the adapter is of type {raw.get('peft_type')!r}; only LORA is supported")
+    for key, value in raw.items():
+        if value and key not in HARMLESS:
+            raise WeightsError(f"an adapter with {key} is not supported; only plain LoRA is")
+    if raw.get("bias", "none") != "none":
+        raise WeightsError(f"an adapter with bias {raw['bias']!r} is not supported; only 'none' is")
+    if raw.get("init_lora_weights") not in HARMLESS_INITS:
+        raise WeightsError(
+            f"an adapter begun by {raw['init_lora_weights']!r} belongs to a changed model; convert it to plain LoRA"
+        )
+
+
+def _pairs(path: Path) -> dict[str, dict[str, Tensor]]:
+    """Return the tensors by module and part (A, B)."""
+    pairs: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in read_file_tensors(path):
+        match = TENSOR_NAME.fullmatch(name)
+        if match is None or tensor.ndim != 2:
+            raise WeightsError(f"{path} holds {name!r}, which is no matrix of a plain LoRA adapter")
+        pairs.setdefault(match["module"], {})[match["part"]] = tensor
+    if not pairs:
+        raise WeightsError(f"{path} holds no tensors")
+    return pairs
+
+
+def _updates(raw: Mapping[str, Any], pairs: Mapping[str, Mapping[str, Tensor]]) -> Iterator[tuple[str, LowRankUpdate]]:
+    for module, parts in pairs.items():
+        if len(parts) != 2:
+            raise WeightsError(f"the adapter has only lora_{min(parts)} for {module!r}")
+        rank = int(_read_setting(raw, "r", "rank_pattern", module))
+        if rank < 1 or not parts["A"].shape[0] == parts["B"].shape[1] == rank:
+            raise WeightsError(
+                f"the adapter's rank for {module!r} is {rank}; its matrices are {tuple(parts['B'].shape)} and "
+                f"{tuple(parts['A'].shape)}"
+            )
+        alpha = float(_read_setting(raw, "lora_alpha", "alpha_pattern", module))
+        scale = alpha / (math.sqrt(rank) if raw.get("use_rslora") else rank)  # Kalajdzievski 2023, arXiv 2312.03732
+        if not math.isfinite(scale):
+            raise WeightsError(f"the adapter's lora_alpha for {module!r} is {alpha}")
+        yield f"{module}.weight", LowRankUpdate(parts["A"], parts["B"], scale)
+
+
+def _read_setting(raw: Mapping[str, Any], key: str, pattern_key: str, module: str) -> Any:
+    """Return the value of the first pattern that matches the module's name or its end, else the general one."""
+    for pattern, value in (raw.get(pattern_key) or {}).items():
+        if re.fullmatch(rf"(.*\.)?({pattern})", module):
+            return value
+    return raw[key]
 
 
 def load(
@@ -29,9 +227,9 @@ def load(
     `source` is an open GGUF file, or a folder with `config.json` and safetensors. The adapter is merged in float32,
     before the one rounding to `dtype`.
     """
-    config = source.config if isinstance(source, GGUFModel) else safetensors.read_config(source)
+    config = source.config if isinstance(source, GGUFModel) else read_config(source)
     parameters = Parameters(config, dtype, device)
-    tensors = source.tensors() if isinstance(source, GGUFModel) else safetensors.read_tensors(source)
+    tensors = source.tensors() if isinstance(source, GGUFModel) else read_tensors(source)
     if adapter is not None:
         adapter.check_fits(parameters.slots())
         tensors = adapter.merge_into(tensors)

@@ -16,10 +16,10 @@ from engine.core import EngineCore
 from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
 from engine.kv_pool import page_bytes
+from engine.request import StopFinder
 from engine.sampling import Sampler
 from engine.scheduler import SchedulerConfig
 from engine.speculation.step_times import StepTimes
-from engine.stop_strings import StopFinder
 from engine.types import Draft, GenerationRequest, GenerationResult, GenerationUsage, Output, Proposer
 from tests.engine.tiny import MISTRAL, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
 
@@ -53,7 +53,7 @@ def make_core(
     )
     with pytest.MonkeyPatch.context() as patch:
         if rows_are_free:
-            patch.setattr("engine.runner.step_timer.StepTimes", lambda: StepTimes({1: 1.0, 1024: 1.0}))
+            patch.setattr("engine.runner.torch_runner.StepTimes", lambda: StepTimes({1: 1.0, 1024: 1.0}))
         return EngineCore(model, TOKEN_BYTES, config, clock)
 
 

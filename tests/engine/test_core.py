@@ -18,8 +18,7 @@ from engine import kv_pool
 from engine.decoder import LM_HEAD_ROWS, Decoder
 from engine.errors import RequestError
 from engine.kv_pool import PoolView
-from engine.sampling import is_near_tie
-from engine.sampling.logits import NOISE
+from engine.sampling import NOISE, is_near_tie
 from engine.types import GenerationRequest, Proposer
 from engine.weights import LoraAdapter, load, save_folder
 from kernels.accept import TopTokens, find_top_tokens

@@ -18,9 +18,7 @@ from agent_runtime.prompt.chat_template import ChatTemplate
 from engine.core import EngineCore
 from engine.decoder import Decoder
 from engine.engine import Engine
-from engine.sampling import Choice, Sampler
-from engine.sampling.logits import read_row
-from engine.sampling.sampler import distribution, uniform
+from engine.sampling import Choice, Sampler, distribution, read_row, uniform
 from engine.speculation import MergeDraft
 from engine.types import Draft, DraftRun, GenerationRequest, GenerationResult, Proposer, SourceUsage
 from tests.engine.cores import (
@@ -85,7 +83,7 @@ def test_a_draft_changes_no_token_no_text_and_no_log_probability(
     free = alone(model, replace(request_, stop_ids=frozenset(), stop=()))
     core = make_core(model=model, rows_are_free=rows_are_free)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.runner.verify.LM_HEAD_ROWS", rows)
+        patch.setattr("engine.runner.step_rows.LM_HEAD_ROWS", rows)
         result = run_one(core, request_, DRAFTERS[drafter](free.token_ids, seed))
     assert same(result, alone(model, request_))
     usage = result.usage

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.stop_strings import StopFinder, find_character_border
+from engine.request import StopFinder, find_character_border
 
 PIECES = [
     b"a",

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.sampling.sampler import draw
+from engine.sampling import draw
 from kernels import parity
 from kernels.accept import (
     AcceptOutput,

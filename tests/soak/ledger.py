@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.engine import Engine
-from engine.sampling.sampler import Sampler
+from engine.sampling import Sampler
 from engine.types import GenerationRequest, GenerationResult, GenerationStep
 from tests.soak.traffic import OUTCOMES, Call
 

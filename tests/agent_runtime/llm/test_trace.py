@@ -22,7 +22,7 @@ from agent_runtime.request_context import NO_PROGRESS, Piece, ProgressListener
 from agent_runtime.serialization import result_from_json, result_to_json
 from agent_runtime.types import AnswerTrace, ApplyRequest, ApplyResult, PatchRequest
 from engine.engine_config import EngineConfig
-from engine.stop_strings import StopFinder
+from engine.request import StopFinder
 from engine.types import GenerationRequest, GenerationResult, GenerationStep, GenerationUsage
 from tests.agent_runtime.serving import serving
 from tests.models import RealModel

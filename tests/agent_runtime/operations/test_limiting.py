@@ -30,8 +30,7 @@ from agent_runtime.telemetry.observer import RequestOutcome
 from agent_runtime.types import Usage
 from engine.errors import EngineClosed
 from engine.scheduler.config import SchedulerConfig
-from engine.scheduler.queue import Rank, build_rank
-from engine.scheduler.sequence import ScheduledSequence
+from engine.scheduler.queue import Rank, ScheduledSequence, build_rank
 from engine.types import GenerationRequest, Proposer
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import post, serving

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from engine.kv_cache import KVPages
 from engine.kv_cache.page_pool import ROLLING_REQUESTS, HitCounter
 from engine.kv_cache.prefix_cache import ChainNode, EvictionQueue, PrefixCache, page_key, root_key
-from engine.token_prefix import count_common_prefix
+from engine.types import count_common_prefix
 from tests.engine.kv_cache.fake_pool import FakePool
 
 # Equal keys mean equal prefixes under equal roots.

@@ -270,7 +270,7 @@ def check_no_leak(core: EngineCore) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_drafts_beside_others(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Accepted ones are kept, rejected ones are not."""
-    monkeypatch.setattr("engine.runner.step_timer.StepTimes", lambda: StepTimes({1: 1.0, 1024: 1.0}))
+    monkeypatch.setattr("engine.runner.torch_runner.StepTimes", lambda: StepTimes({1: 1.0, 1024: 1.0}))
     random = Random(seed)
     core = reusing_core()
     prompts = [random_ids(random, 30) for _ in range(3)]

@@ -99,7 +99,7 @@ def _check_same_spans(core: EngineCore, plain: EngineCore) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_kv_of_drafts_is_kept_where_it_is_final(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.runner.step_timer.StepTimes", lambda: StepTimes({1: 1.0, 1024: 1.0}))
+    monkeypatch.setattr("engine.runner.torch_runner.StepTimes", lambda: StepTimes({1: 1.0, 1024: 1.0}))
     model, random = kernel_model(), Random(seed)
     with by_kernels():
         core = reusing_core(model)

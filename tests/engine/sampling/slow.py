@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.sampling.logits import Row
+from engine.sampling import Row
 from engine.types import GenerationRequest
 
 

@@ -17,19 +17,19 @@ from transformers.generation.logits_process import (
 )
 
 from engine.errors import RequestError
-from engine.sampling import Sampler
-from engine.sampling.logits import (
+from engine.sampling import (
     LIKELY,
     LogitBias,
     RepetitionPenalty,
     Row,
+    Sampler,
+    distribution,
     min_p,
     read_row,
     token_logprob,
     top_k,
     top_p,
 )
-from engine.sampling.sampler import distribution
 from engine.types import GenerationRequest
 from tests.engine.sampling import slow
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.errors import NumericFault
-from engine.sampling import Choice, Sampler
-from engine.sampling.sampler import BLOCK, draw, uniform
+from engine.sampling import BLOCK, Choice, Sampler, draw, uniform
 from engine.types import GenerationRequest
 from tests.engine.sampling import slow
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.speculation.acceptance import LEAST, MOST, AcceptanceModel
-from engine.speculation.draft_length import DraftCandidate, choose_lengths, compute_token_seconds
+from engine.speculation.draft_state import DraftCandidate, choose_lengths, compute_token_seconds
 from engine.speculation.step_times import KNOTS, StepTimes
 from engine.types import Draft, DraftRun
 

@@ -9,8 +9,7 @@ from itertools import count
 
 import pytest
 
-from engine.speculation.draft_length import choose_lengths
-from engine.speculation.draft_state import DraftState
+from engine.speculation.draft_state import DraftState, choose_lengths
 from engine.speculation.step_times import StepTimes
 from engine.types import Draft, Proposer
 from tests.engine.cores import AlwaysWrong
