@@ -10,10 +10,10 @@ from itertools import count
 import pytest
 
 from engine.speculation.draft_state import DraftState, choose_lengths
+from engine.speculation.merge_draft import MergeDraft
 from engine.speculation.step_times import StepTimes
 from engine.types import Draft, Proposer
 from tests.engine.cores import AlwaysWrong
-from tests.engine.speculation.copy_draft import CopyDraft
 
 # Decoding without a model or a clock: the output is known, and a table gives the seconds of a step.
 
@@ -108,6 +108,10 @@ SOURCE = code_like(3000, seed=1)
 NEW = list(range(10_000, 13_000))
 
 
+def copy_of(source: Sequence[int]) -> MergeDraft:
+    return MergeDraft(merges=[], original=source)
+
+
 @dataclass
 class NowAndThenRight:
     """Each token is right with the same chance, which is far less than it claims."""
@@ -122,7 +126,7 @@ class NowAndThenRight:
 
 
 DRAFTERS = {
-    "copies what is not written": lambda target: CopyDraft([SOURCE]),
+    "copies what is not written": lambda target: copy_of(SOURCE),
     "always wrong": lambda target: AlwaysWrong(target, 99_999),
     "right in 1 of 20": lambda target: NowAndThenRight(target, 0.05),
     "right in 1 of 5": lambda target: NowAndThenRight(target, 0.2),
@@ -142,7 +146,7 @@ def test_output_that_copies_nothing_is_hardly_slower(drafter: str, times: StepTi
 
 @pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
 def test_behind_many_misses_the_drafter_is_believed_no_more(times: StepTimes) -> None:
-    run = simulate(NEW, CopyDraft([SOURCE]), times)
+    run = simulate(NEW, copy_of(SOURCE), times)
     late = run.lengths[-500:]
     assert run.speed > 0.98
     assert times(1 + max(late)) < 1.05 * times(1)
@@ -151,22 +155,22 @@ def test_behind_many_misses_the_drafter_is_believed_no_more(times: StepTimes) ->
 
 @pytest.mark.parametrize("asking_s", [0.0001, 0.002, 0.05])
 def test_a_slow_drafter_is_asked_the_less_the_slower_it_is(asking_s: float) -> None:
-    run = simulate(NEW, CopyDraft([SOURCE]), asking_s=asking_s)
+    run = simulate(NEW, copy_of(SOURCE), asking_s=asking_s)
     assert run.speed >= LEAST_SPEED
 
 
 def test_a_question_that_took_long_once_changes_nothing() -> None:
     """The first makes an index; any may be held up by something else."""
-    asked = simulate(SOURCE, CopyDraft([SOURCE]), num_prompt=3300)
+    asked = simulate(SOURCE, copy_of(SOURCE), num_prompt=3300)
     for late in (0, 3):
-        run = simulate(SOURCE, CopyDraft([SOURCE]), num_prompt=3300, held_up={late: 60.0})
+        run = simulate(SOURCE, copy_of(SOURCE), num_prompt=3300, held_up={late: 60.0})
         assert run.lengths == asked.lengths
 
 
 @pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
 def test_when_copying_begins_again_drafts_are_long_again_at_once(times: StepTimes) -> None:
     target = SOURCE[:500] + NEW[:300] + SOURCE[500:]
-    run = simulate(target, CopyDraft([SOURCE]), times, num_prompt=3300)
+    run = simulate(target, copy_of(SOURCE), times, num_prompt=3300)
     assert run.num_passes < 300 + 45
     assert run.speed > 5.0
     written = [sum(run.written[:place]) for place in range(run.num_passes)]
@@ -175,7 +179,7 @@ def test_when_copying_begins_again_drafts_are_long_again_at_once(times: StepTime
 
 
 def test_a_copy_takes_few_passes_and_little_more_than_its_rows() -> None:
-    run = simulate(SOURCE, CopyDraft([SOURCE]), num_prompt=3300)
+    run = simulate(SOURCE, copy_of(SOURCE), num_prompt=3300)
     assert run.num_passes <= 16
     at_least = TWO_CORES(3300 + 3000) - TWO_CORES(3300)
     assert run.seconds < 1.15 * at_least
@@ -184,7 +188,7 @@ def test_a_copy_takes_few_passes_and_little_more_than_its_rows() -> None:
 def test_what_may_be_lost_does_not_depend_on_how_much_of_the_prompt_is_cached() -> None:
     """Else the same request would take other passes the second time, though each row costs the same."""
     straight = StepTimes({1: 0.019, 1024: 1.042})
-    cold, cached = (simulate(NEW[:200], CopyDraft([SOURCE]), straight, num_prompt=rows) for rows in (3300, 1))
+    cold, cached = (simulate(NEW[:200], copy_of(SOURCE), straight, num_prompt=rows) for rows in (3300, 1))
     assert cold.lengths[0] > 0
     assert cold.lengths == cached.lengths
 
@@ -203,6 +207,6 @@ def test_the_clock_decides_nothing_while_questions_are_short(drafter: str) -> No
 
 def test_one_miss_among_many_tokens_does_not_shorten_what_comes_behind_it_by_much() -> None:
     target = [*SOURCE[:1500], 7777, *SOURCE[1501:]]
-    whole = simulate(SOURCE, CopyDraft([SOURCE]), num_prompt=3300)
-    run = simulate(target, CopyDraft([SOURCE]), num_prompt=3300)
+    whole = simulate(SOURCE, copy_of(SOURCE), num_prompt=3300)
+    run = simulate(target, copy_of(SOURCE), num_prompt=3300)
     assert run.num_passes <= whole.num_passes + 6
