@@ -8,6 +8,9 @@ from random import Random
 
 from hypothesis import strategies as st
 
+TOKENIZERS = ["smollm2-135m", "qwen2.5-coder-0.5b"]
+"""Models of the catalogue whose tokenizers are tested."""
+
 PIECES = [
     *("\n", "\r\n", "\r", "\n\n", "\n\n\n", " ", "  ", "    ", "\t", " \t", "\v", "\f", "\x1c", "\x7f", "\x00"),
     *("\u00a0", "\u3000", "\u2028", "\u2009", "\x85", "\u180e", "\ufeff", "\u200b", "\u200d"),

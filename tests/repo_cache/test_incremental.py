@@ -27,15 +27,9 @@ from repo_cache.incremental import (
 )
 from repo_cache.tokenizer import BPETokenizer
 from tests.models import RealModel, real_model
-from tests.repo_cache.hostile import Edit, edits, random_chain, texts
+from tests.repo_cache.hostile import TOKENIZERS, Edit, edits, random_chain, texts
 
-NAMES = ["smollm2-135m", "qwen2.5-coder-0.5b"]
 SOURCE = Path(__file__).read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module", params=NAMES)
-def tokenizer(request: pytest.FixtureRequest) -> BPETokenizer:
-    return real_model(request.param).tokenizer
 
 
 def whole(tokenizer: BPETokenizer, text: str) -> EncodedText:
@@ -101,7 +95,7 @@ def test_seeded_chains_of_edits_give_the_ids_of_the_whole_text(tokenizer: BPETok
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TOKENIZERS)
 def test_a_hundred_thousand_edits_give_the_ids_of_the_whole_text(name: str) -> None:
     """Half of them for either tokenizer."""
     for seed in range(1000, 2000):

@@ -177,13 +177,7 @@ def test_a_regex_that_differs_by_a_character_is_not_known() -> None:
 # Many texts at once, whatever was encoded before.
 
 
-NAMES = ["smollm2-135m", "qwen2.5-coder-0.5b"]
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module", params=NAMES)
-def tokenizer(request: pytest.FixtureRequest) -> BPETokenizer:
-    return real_model(request.param).tokenizer
 
 
 def one_by_one(tokenizer: BPETokenizer, many: list[str]) -> list[list[int]]:

@@ -23,19 +23,14 @@ from transformers import AutoTokenizer
 from repo_cache.errors import TokenizerError
 from repo_cache.tokenizer import BPETokenizer, GGUFVocabulary
 from tests.models import SHARED_DATA, RealModel, real_model
+from tests.repo_cache.hostile import TOKENIZERS
 
-NAMES = ["smollm2-135m", "qwen2.5-coder-0.5b"]
 CONTROL_TOKENS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 
 # Code-like pieces between arbitrary characters: arbitrary ones alone hardly ever meet a merge.
 PIECES = ["\r\n", "    ", "\t", " 12", "self.", "<|im_end|>", "<tool_call>", "e\u0301"]
 texts = st.lists(st.one_of(st.text(max_size=8), st.sampled_from(PIECES)), max_size=12).map("".join)
-
-
-@pytest.fixture(scope="module", params=NAMES)
-def tokenizer(request: pytest.FixtureRequest) -> BPETokenizer:
-    return real_model(request.param).tokenizer
 
 
 def byte_alphabet() -> list[str]:
@@ -83,7 +78,7 @@ def test_qwen_has_a_token_for_every_byte_so_that_it_can_write_any_text(qwen05: R
     assert {bytes([byte]) for byte in range(256)} <= set(qwen05.tokenizer.token_bytes())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TOKENIZERS)
 def test_no_name_of_a_control_token_in_text_gives_a_control_id(name: str) -> None:
     model = real_model(name)
     controls = {number for number, kind in enumerate(model.vocabulary.token_types) if kind == CONTROL}

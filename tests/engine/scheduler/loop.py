@@ -27,6 +27,26 @@ def extended(history: int, token_id: int) -> int:
     return hash((history, token_id))
 
 
+def config(
+    max_batched_tokens: int = 64,
+    prefill_beside_decodes: int = 16,
+    max_num_seqs: int = 8,
+    max_waiting: int = 50,
+    max_overtaken: int = 2,
+    aging_s: float | None = None,
+    max_drafted: int = 0,
+) -> SchedulerConfig:
+    return SchedulerConfig(
+        max_batched_tokens,
+        prefill_beside_decodes,
+        max_num_seqs,
+        max_waiting,
+        max_overtaken,
+        aging_s,
+        max_drafted=max_drafted,
+    )
+
+
 class Loop:
     """A scheduler, its pages, and a clock that only moves when told to.
 

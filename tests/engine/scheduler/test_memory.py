@@ -5,22 +5,9 @@ from __future__ import annotations
 import pytest
 
 from engine.errors import DoesNotFit
-from engine.scheduler import ScheduledSequence, SchedulerConfig, Status
+from engine.scheduler import ScheduledSequence, Status
 from engine.scheduler.queue import RETRY_STEPS
-from tests.engine.scheduler.loop import Loop
-
-
-def config(
-    max_batched_tokens: int = 64,
-    prefill_beside_decodes: int = 16,
-    max_num_seqs: int = 8,
-    max_waiting: int = 50,
-    max_overtaken: int = 2,
-    aging_s: float | None = None,
-) -> SchedulerConfig:
-    return SchedulerConfig(
-        max_batched_tokens, prefill_beside_decodes, max_num_seqs, max_waiting, max_overtaken, aging_s
-    )
+from tests.engine.scheduler.loop import Loop, config
 
 
 def test_what_can_never_fit_is_refused_at_once() -> None:

@@ -13,27 +13,7 @@ from hypothesis import strategies as st
 from engine.errors import QueueFull
 from engine.scheduler import ScheduledSequence, Scheduler, SchedulerConfig, Status
 from engine.scheduler.scheduler import split_evenly
-from tests.engine.scheduler.loop import Loop
-
-
-def config(
-    max_batched_tokens: int = 64,
-    prefill_beside_decodes: int = 16,
-    max_num_seqs: int = 8,
-    max_waiting: int = 8,
-    max_overtaken: int = 2,
-    aging_s: float | None = None,
-    max_drafted: int = 0,
-) -> SchedulerConfig:
-    return SchedulerConfig(
-        max_batched_tokens,
-        prefill_beside_decodes,
-        max_num_seqs,
-        max_waiting,
-        max_overtaken,
-        aging_s,
-        max_drafted=max_drafted,
-    )
+from tests.engine.scheduler.loop import Loop, config
 
 
 def test_one_sequence_from_prompt_to_end() -> None:
