@@ -1,8 +1,8 @@
-"""Everything a person or a program touches: service, command line, prompts, model catalogue.
+"""The service, the command line, the SDK, and the models and prompts behind them.
 
-A request comes in by `server`, `cli`, `mcp` or the SDK (`client`). `access` says whose it is, `quotas` when it may run.
-`apply` merges an edit by rule, or asks the model (`llm`, `prompt`). `llm` also answers chats. `session`
-keeps conversations about files. `workspace` reads and writes files, `models` finds and loads weights. `telemetry` logs,
+A request comes in by `server`, `cli`, `mcp` or the SDK (`client`). `request_context` says whose it is, `quotas` when it
+may run. `apply` merges an edit by rule, or asks the model (`llm`, `prompt`). `llm` also answers chats. `session` keeps
+conversations about files. `workspace` reads and writes files, `models` finds and loads weights. `telemetry` logs,
 counts and traces. `wiring` puts the parts together.
 
 The names of the SDK (docs/sdk.md) are imported when they are asked for: `Client` needs no torch.

@@ -1,4 +1,4 @@
-"""What travels with a request: its sender, priority and cancellation, and the listener for its progress."""
+"""What travels with a request: its sender and scopes, priority and cancellation, and the listener for its progress."""
 
 from __future__ import annotations
 
@@ -9,12 +9,49 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from time import perf_counter
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
-from agent_runtime.access import LOCAL, Principal
-from agent_runtime.errors import Cancelled, HunkError
+from agent_runtime.errors import Cancelled, Forbidden, HunkError
 from agent_runtime.types import AnswerTrace, ApplyResult
 from editor.execution import stop_when
+
+PRINCIPAL_KEY = "hunk.principal"
+"""Key of the principal in the ASGI scope; `BearerTokenMiddleware` sets it."""
+
+REQUEST_ID_HEADER = "X-Request-Id"
+REQUEST_ID_KEY = "hunk.request_id"
+"""Key of the request's id in the ASGI scope; `RequestIdMiddleware` sets it."""
+
+CONTEXT_KEY = "hunk.context"
+"""Key of the RequestContext in the ASGI scope; `AdmissionMiddleware` sets it."""
+
+AccessScope = Literal["apply", "read", "admin"]
+"""`apply`: merge edits, ask the model, and write files of a workspace. `read`: see files, states and metrics. `admin`:
+register workspaces; includes the other two."""
+
+ALL_SCOPES: frozenset[AccessScope] = frozenset(get_args(AccessScope))
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The sender of a request. `salt` separates one tenant's cache from all others (`Options.salt`)."""
+
+    tenant: str
+    scopes: frozenset[AccessScope]
+    salt: str = ""
+
+    def has_scope(self, scope: AccessScope) -> bool:
+        """Return whether it has a scope, or `admin`, which includes all."""
+        return scope in self.scopes or "admin" in self.scopes
+
+    def check(self, scope: AccessScope) -> None:
+        """Raise Forbidden if it does not have a scope."""
+        if not self.has_scope(scope):
+            raise Forbidden(f"the token of {self.tenant!r} lacks the scope {scope!r}; ask for one that has it")
+
+
+LOCAL = Principal("local", ALL_SCOPES)
+"""The principal of all requests if the service has no tokens; it then listens on loopback only."""
 
 
 class CancelToken:
@@ -29,7 +66,7 @@ class CancelToken:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the work has to end."""
+        """Whether the work is cancelled."""
         return self.fault is not None
 
     @property

@@ -14,7 +14,7 @@ import anyio
 import httpx
 
 from agent_runtime.apply.result import render_file_diff
-from agent_runtime.client.apply_calls import BatchItem
+from agent_runtime.client.calls import BatchItem
 from agent_runtime.client.responses import Phase, Tokens
 from agent_runtime.errors import HunkError
 from agent_runtime.serialization import problem_to_json, result_to_json

@@ -20,7 +20,7 @@ from agent_runtime.models.loader import LoadedModel, load_model
 from agent_runtime.models.progress import Progress, SilentProgress
 from agent_runtime.models.store import ModelFiles, ModelStore, load_cache_key, resolve
 from agent_runtime.quotas import TenantLimits, TenantRateLimiter
-from agent_runtime.server.dependencies import Service
+from agent_runtime.server.service import Service
 from agent_runtime.telemetry.metrics import Metering
 from agent_runtime.workspace.registry import WorkspaceRegistry
 from engine.device import resolve_device
@@ -29,15 +29,15 @@ from engine.errors import DeviceError
 from engine.reuse.idle_queue import AuditConfig
 from engine.scheduler import SchedulerConfig
 
-AUDITED = 0.02
-"""Share of the approximate answers that are compared with exact ones, while nobody waits."""
+AUDIT_SHARE = 0.02
+"""Share of the approximate answers that are compared with exact ones in idle time."""
 
 
 def open_model(
     name_or_path: str, settings: ModelSettings, options: LoadOptions, progress: Progress | None = None
 ) -> LoadedModel:
     """Find a model's files and load them; raises ModelUnavailable or a subclass, BadRequest where options clash."""
-    _device(options)
+    _resolve_device(options)
     progress = progress or SilentProgress()
     files = resolve(name_or_path, ModelStore(settings.cache_dir), progress)
     progress.report(f"loading {name_or_path}")
@@ -47,11 +47,11 @@ def open_model(
 def open_merger(
     name_or_path: str, settings: ModelSettings, options: LoadOptions, progress: Progress | None = None
 ) -> ModelMerger:
-    """A model ready to merge; raises ModelUnavailable or a subclass."""
+    """Load a model for merging; raises ModelUnavailable or a subclass."""
     return ModelMerger(open_model(name_or_path, settings, options, progress))
 
 
-def model_slot(
+def make_model_slot(
     name_or_path: str,
     settings: ModelSettings,
     options: LoadOptions,
@@ -59,11 +59,11 @@ def model_slot(
     merging: MergeOptions,
     workspaces: WorkspaceRegistry | None = None,
 ) -> ModelSlot:
-    """A place for the model, which is looked for now (raising UnknownModel, ...), and loaded and warmed later.
+    """Find a model's files now (raises UnknownModel, ...), and return a slot that loads and warms it later.
 
-    The files of the `workspaces` can be had as its tokens from then on.
+    Once it is loaded, its tokenizer is used for the `workspaces`.
     """
-    _device(options)  # refused at the start, not when the model is loaded
+    _resolve_device(options)  # refused at the start, not when the model is loaded
     files = resolve(name_or_path, ModelStore(settings.cache_dir), progress)
 
     def load() -> ModelMerger:
@@ -84,10 +84,10 @@ def _load(files: ModelFiles, settings: ModelSettings, options: LoadOptions, prog
         files,
         settings.cache_dir,
         dtype=getattr(torch, options.dtype),
-        limits=_limits(options, settings.cache_dir),
+        limits=_make_engine_config(options, settings.cache_dir),
         adapter=options.adapter,
         quantize=options.quantize,
-        device=_device(options),
+        device=_resolve_device(options),
     )
     memory = f"peak memory {loaded.peak_bytes / 1e9:.1f} GB"
     stored = ", ".join(each for each in (options.device, options.dtype, options.quantize) if each not in (None, "cpu"))
@@ -95,8 +95,8 @@ def _load(files: ModelFiles, settings: ModelSettings, options: LoadOptions, prog
     return loaded
 
 
-def _device(options: LoadOptions) -> torch.device:
-    """Raises BadRequest where it is not there, or does not do what else is asked for."""
+def _resolve_device(options: LoadOptions) -> torch.device:
+    """Return the device; raises BadRequest if it does not exist or does not support the other options."""
     try:
         device = resolve_device(options.device)
     except DeviceError as error:
@@ -109,47 +109,47 @@ def _device(options: LoadOptions) -> torch.device:
     return device
 
 
-def _limits(options: LoadOptions, cache_dir: Path) -> EngineConfig:
-    """Raises BadRequest where the sizes make no sense."""
+def _make_engine_config(options: LoadOptions, cache_dir: Path) -> EngineConfig:
+    """Return the engine's configuration; raises BadRequest for sizes that are not possible."""
     disk = options.span_disk_gib > 0
     span_gib = options.span_gib or (DEFAULT_SPAN_GIB if disk else 0.0)
     try:
         return EngineConfig(
             options.context,
-            None if options.kv_gib is None else _bytes(options.kv_gib),
+            None if options.kv_gib is None else _to_bytes(options.kv_gib),
             scheduler=SchedulerConfig(max_num_seqs=options.max_num_seqs),
             kv_sequences=options.kv_sequences,
             pass_times_dir=cache_dir / "pass-times",
             batch_invariant=options.batch_invariant,
-            span_bytes=_bytes(span_gib),
+            span_bytes=_to_bytes(span_gib),
             idle_rebuild=span_gib > 0,
-            audit=AuditConfig(share=AUDITED if span_gib > 0 else 0.0),
+            audit=AuditConfig(share=AUDIT_SHARE if span_gib > 0 else 0.0),
             span_dir=cache_dir / "spans" if disk else None,
             span_key=load_cache_key(cache_dir) if disk else b"",
-            span_disk_bytes=max(1, _bytes(options.span_disk_gib)),
+            span_disk_bytes=max(1, _to_bytes(options.span_disk_gib)),
             kernels_dir=cache_dir / "kernels",
         )
     except ValueError as error:
         raise BadRequest(str(error)) from error
 
 
-def _bytes(gib: float) -> int:
+def _to_bytes(gib: float) -> int:
     return int(gib * (1 << 30))
 
 
 def open_workspaces(
     root: Path | None, allowed: Sequence[Path], settings: ModelSettings, progress: Progress, *, watch: bool = True
 ) -> WorkspaceRegistry:
-    """The folders of a service: `root`, and what is registered below that and the `allowed` ones.
+    """Open the workspaces of a service: `root`, and folders that are registered below it or an `allowed` one.
 
-    Raises BadRequest where one of them is no folder.
+    Raises BadRequest if one of these is not a folder.
     """
     store = settings.cache_dir / "tokens"
     journals = settings.cache_dir / "journals"
     return WorkspaceRegistry(root, allowed=allowed, watch=watch, store=store, journals=journals, say=progress.report)
 
 
-def service(
+def build_service(
     slot: ModelSlot,
     workspaces: WorkspaceRegistry,
     *,
@@ -157,9 +157,9 @@ def service(
     traces: TracerProvider | None = None,
     deadline_s: float | None = None,
 ) -> Service:
-    """The parts of the HTTP service: a tenant takes no more of it than `limits`, and spans go to `traces`.
+    """Build the parts of the HTTP service. limits: of each tenant. traces: receives spans.
 
-    `deadline_s` is the longest that an edit may take the model; rules may take no longer either.
+    deadline_s: the maximum time of the model for an edit, and of the rules if it is below RULE_SECONDS.
     """
     rule_seconds = min(RULE_SECONDS, deadline_s or RULE_SECONDS)
     return Service(

@@ -22,8 +22,8 @@ from agent_runtime.apply.result import decode
 from agent_runtime.cli.options import add_settings, open_client
 from agent_runtime.cli.render import print_diff, print_faults_as_json, print_refusal, print_remarks
 from agent_runtime.config import ResolvedSettings
-from agent_runtime.config.options import model_settings, single_options
 from agent_runtime.config.settings import SETTINGS
+from agent_runtime.config.sources import make_model_settings, make_single_options
 from agent_runtime.errors import BadRequest, EditRefused, ModelUnavailable
 from agent_runtime.files import MAX_EDIT_BYTES, check_size, read_file
 from agent_runtime.llm.interface import Merger
@@ -145,7 +145,7 @@ def apply_command(
         if file is None:
             if prediction is not None:
                 raise BadRequest("--prediction needs a single file: give FILE", field="prediction")
-            journals = model_settings(os.environ, resolved).cache_dir / "journals" if write else None
+            journals = make_model_settings(os.environ, resolved).cache_dir / "journals" if write else None
             workspace = Workspace(root or Path(), journals)
             result = _apply_patch(pipeline, PatchRequest(text, **options.options()), workspace, write=write)
         elif root is None:
@@ -261,8 +261,8 @@ def _open_pipeline(resolved: ResolvedSettings) -> Iterator[Pipeline]:
 
         progress = make_progress(console)
         with console.status(f"loading {settings.model}"):
-            models = model_settings(os.environ, resolved)
-            return open_merger(settings.model, models, single_options(settings), progress)
+            models = make_model_settings(os.environ, resolved)
+            return open_merger(settings.model, models, make_single_options(settings), progress)
 
     counter = _TokenCounter(console)
     applier = Applier(cache(open_merger))

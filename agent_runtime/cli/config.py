@@ -15,9 +15,15 @@ from rich.text import Text
 from agent_runtime.cli.options import CONFIG, JSON
 from agent_runtime.cli.render import print_faults_as_json
 from agent_runtime.config import ResolvedSettings, resolve
-from agent_runtime.config.options import model_settings
 from agent_runtime.config.settings import SETTINGS
-from agent_runtime.config.sources import find_file, find_unknown_variables, format_value, render_template, to_json
+from agent_runtime.config.sources import (
+    find_file,
+    find_unknown_variables,
+    format_value,
+    make_model_settings,
+    render_template,
+    to_json,
+)
 from agent_runtime.errors import BadRequest
 
 config = typer.Typer(
@@ -76,7 +82,7 @@ def path_command(as_json: JSON = False, config: CONFIG = None) -> None:
 def check_command(as_json: JSON = False, config: CONFIG = None) -> None:
     """Check the file and the environment as every start does; ends with 2 and names the place of an error."""
     resolved = resolve(os.environ, config=config)
-    model_settings(os.environ, resolved)
+    make_model_settings(os.environ, resolved)
     unknown = find_unknown_variables(os.environ)
     if as_json:
         typer.echo(json.dumps({"file": _describe_file(resolved), "ok": True, "unknown_variables": unknown}))

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from agent_runtime.cli.render import print_faults_as_json
-from agent_runtime.config.options import model_settings
+from agent_runtime.config.sources import make_model_settings
 from agent_runtime.doctor import Diagnosis, diagnose, read_prompt
 from agent_runtime.doctor.diagnosis import (
     ASSUMED_SPEED,
@@ -23,6 +23,7 @@ from agent_runtime.doctor.diagnosis import (
     count_causes,
     diagnose_turn,
     find_broken_turns,
+    find_measured_speed,
 )
 from agent_runtime.doctor.transcripts import RecordedSession, read_session
 from agent_runtime.errors import BadRequest
@@ -177,15 +178,13 @@ def doctor_command(
 
 def _open_encoder(model: str | None, tokenizer: str | None, speed: float | None) -> tuple[Encoder | None, Speed]:
     """Open the tokenizer, None where tokens are to be estimated, and find the prefill speed."""
-    settings = model_settings(os.environ)
+    settings = make_model_settings(os.environ)
     name = tokenizer or model
     encoder = open_tokenizer(name, settings) if name else None
     if speed is not None:
         return encoder, Speed(speed, "given")
     measured = None
     if model:
-        from agent_runtime.doctor.speed import find_measured_speed
-
         measured = find_measured_speed(model, settings)
     return encoder, measured or ASSUMED_SPEED
 

@@ -16,9 +16,8 @@ from agent_runtime.cli.apply import apply_command
 from agent_runtime.cli.bench import bench_command
 from agent_runtime.cli.config import config
 from agent_runtime.cli.doctor import doctor_command
-from agent_runtime.cli.mcp import mcp_command
 from agent_runtime.cli.models import models
-from agent_runtime.cli.serve import serve_command
+from agent_runtime.cli.serve import mcp_command, serve_command
 from agent_runtime.cli.token import tokens
 from agent_runtime.cli.watch import watch_command
 from agent_runtime.errors import HunkError

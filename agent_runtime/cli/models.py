@@ -11,7 +11,7 @@ from rich.console import Console
 
 from agent_runtime.cli.options import INTERRUPTED, JSON, complete_model
 from agent_runtime.cli.render import print_faults_as_json, print_table
-from agent_runtime.config.options import model_settings
+from agent_runtime.config.sources import make_model_settings
 from agent_runtime.models import config
 from agent_runtime.models.config import CatalogueEntry, ModelSettings, parse_sources
 from agent_runtime.models.download import pull
@@ -83,7 +83,7 @@ def verify_command(name: NAME, as_json: JSON = False) -> None:
 
 
 def _read_settings() -> ModelSettings:
-    return model_settings(os.environ)
+    return make_model_settings(os.environ)
 
 
 def _open_store() -> ModelStore:

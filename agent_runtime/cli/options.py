@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import socket
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -116,26 +115,3 @@ def open_client(resolved: ResolvedSettings) -> Client:
         name = "token" if fault.field == "token" else "url"
         _, _, wrong = str(fault).partition(" ")
         raise BadRequest(f"{resolved.origins[name]} {wrong}", field=name) from None
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket; raises BadRequest where the address is not available."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen()  # from here on clients wait instead of being refused
-    except OSError as error:
-        raise BadRequest(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; "
-            "choose another with --port (0 takes a free one)",
-            field="port",
-        ) from error
-    return listener
-
-
-def format_url(listener: socket.socket) -> str:
-    """Format the address of a socket, such as http://127.0.0.1:8311."""
-    name, number = listener.getsockname()[:2]
-    return f"http://[{name}]:{number}" if ":" in name else f"http://{name}:{number}"

@@ -6,19 +6,17 @@ import json
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import platformdirs
 import typer
 
-from agent_runtime.access import ALL_SCOPES, NAME, AccessScope, AccessToken, TokenSet, new_token
 from agent_runtime.cli.options import JSON
 from agent_runtime.cli.render import print_faults_as_json, print_table
 from agent_runtime.config import resolve
 from agent_runtime.errors import BadRequest
-
-if TYPE_CHECKING:
-    from agent_runtime.server.token_file import TokenFile
+from agent_runtime.request_context import ALL_SCOPES, AccessScope
+from agent_runtime.server.token_file import NAME, AccessToken, TokenFile, TokenSet, make_token
 
 tokens = typer.Typer(name="token", help="Make, list and revoke the tokens of a service.", no_args_is_help=True)
 
@@ -52,7 +50,7 @@ def new_command(
     scopes = _parse_scopes(scope or ["apply", "read"])
     now = datetime.now(UTC).replace(microsecond=0)
     expires = None if days is None else now + timedelta(days=days)
-    made, text = new_token(name, tenant or name, scopes, now, expires)
+    made, text = make_token(name, tenant or name, scopes, now, expires)
 
     def add(known: TokenSet) -> TokenSet:
         if known.find_token(name) is not None:
@@ -108,8 +106,6 @@ def revoke_command(
 
 
 def _open_file(given: Path | None) -> TokenFile:
-    from agent_runtime.server.token_file import TokenFile  # a slow import
-
     resolved = resolve(os.environ)
     usual = (resolved.file.path or platformdirs.user_config_path("hunk", appauthor=False) / "config.toml").parent
     return TokenFile((given or resolved.values.tokens or usual / "tokens.json").expanduser().absolute())

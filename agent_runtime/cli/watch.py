@@ -22,7 +22,7 @@ from rich.text import Text
 from agent_runtime.cli.options import INTERRUPTED
 from agent_runtime.cli.render import print_faults_as_json
 from agent_runtime.config import resolve
-from agent_runtime.config.options import model_settings
+from agent_runtime.config.sources import make_model_settings
 from agent_runtime.errors import BadRequest
 from agent_runtime.models.progress import make_progress
 from agent_runtime.models.tokenizer import open_tokenizer
@@ -262,7 +262,7 @@ def watch_command(
     after Ctrl-C.
     """
     resolved = resolve(os.environ)
-    settings = model_settings(os.environ, resolved)
+    settings = make_model_settings(os.environ, resolved)
     output = Console(highlight=False)
     view: View = JsonView() if as_json else TableView(output) if output.is_terminal and not once else LineView(output)
     try:

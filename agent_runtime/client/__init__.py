@@ -1,11 +1,10 @@
 """The SDK: sends edits to a running service, or merges them in this process (docs/sdk.md)."""
 
-from agent_runtime.client.apply_calls import BatchItem, EditRequest
-from agent_runtime.client.call import ModelEntry, WorkspaceRequest
+from agent_runtime.client.calls import BatchItem, EditRequest, ModelEntry, WorkspaceRequest
 from agent_runtime.client.client import AsyncClient, Client
-from agent_runtime.client.config import DEFAULT_URL, NO_RETRIES, Retries, Timeouts
 from agent_runtime.client.responses import AsyncItems, AsyncStream, Items, Phase, Stream, Tokens
 from agent_runtime.client.sessions import AskOptions, AsyncSession, EditOptions, Session, SessionUsage, Turn
+from agent_runtime.client.transport import DEFAULT_URL, NO_RETRIES, Retries, Timeouts
 
 __all__ = [
     "DEFAULT_URL",

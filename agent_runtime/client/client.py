@@ -12,17 +12,18 @@ import anyio
 import httpx
 from httpx_sse import EventSource
 
-from agent_runtime.client import call
-from agent_runtime.client.apply_calls import (
+from agent_runtime.client import calls
+from agent_runtime.client.calls import (
     BatchCall,
     BatchItem,
+    Call,
     EditRequest,
+    ModelEntry,
+    Value,
     apply_call,
     apply_patch_call,
     build_batch_calls,
 )
-from agent_runtime.client.call import Call, ModelEntry, Value
-from agent_runtime.client.config import ClientSettings, Retries, Timeouts
 from agent_runtime.client.responses import (
     EVENTS,
     LINES,
@@ -40,7 +41,7 @@ from agent_runtime.client.responses import (
     parse_response,
 )
 from agent_runtime.client.sessions import AsyncSession, Session, begin_call
-from agent_runtime.client.transport import FAILURES, Transport
+from agent_runtime.client.transport import FAILURES, ClientSettings, Retries, Timeouts, Transport
 from agent_runtime.client.workspaces import AsyncClientWorkspaces, ClientWorkspaces
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.types import ApplyResult, PatchRequest, Reader, ReuseName
@@ -127,20 +128,20 @@ class Client:
 
     def models(self) -> tuple[ModelEntry, ...]:
         """Return the models that the service runs."""
-        return self._send(call.models_call())
+        return self._send(calls.models_call())
 
     def stats(self) -> dict[str, Any]:
         """Return the service's statistics: its queue, its cache, rates of the last minutes."""
-        return self._send(call.stats_call())
+        return self._send(calls.stats_call())
 
     def health(self) -> bool:
         """Return whether the service's process answers; raises NoConnection where nothing does."""
-        return self._send(call.health_call())
+        return self._send(calls.health_call())
 
     def is_ready(self) -> bool:
         """Return whether the service has loaded its model; raises NoConnection where nothing answers."""
         try:
-            return self._send(call.ready_call())
+            return self._send(calls.ready_call())
         except ModelUnavailable:
             return False
 
@@ -270,20 +271,20 @@ class AsyncClient:
 
     async def models(self) -> tuple[ModelEntry, ...]:
         """See `Client.models`."""
-        return await self._send(call.models_call())
+        return await self._send(calls.models_call())
 
     async def stats(self) -> dict[str, Any]:
         """See `Client.stats`."""
-        return await self._send(call.stats_call())
+        return await self._send(calls.stats_call())
 
     async def health(self) -> bool:
         """See `Client.health`."""
-        return await self._send(call.health_call())
+        return await self._send(calls.health_call())
 
     async def is_ready(self) -> bool:
         """See `Client.is_ready`."""
         try:
-            return await self._send(call.ready_call())
+            return await self._send(calls.ready_call())
         except ModelUnavailable:
             return False
 

@@ -17,13 +17,13 @@ from starlette.types import Message, Scope
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.client.client import Client
-from agent_runtime.client.config import NO_RETRIES, ClientSettings, Timeouts
+from agent_runtime.client.transport import NO_RETRIES, ClientSettings, Timeouts
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.llm.interface import Merger, ModelOnDemand
 from agent_runtime.models.config import DEFAULT_MODEL, SMALL_SPAN_GIB, LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.models.progress import Progress, SilentProgress
 from agent_runtime.server.app import build_app
-from agent_runtime.server.dependencies import Service
+from agent_runtime.server.service import Service
 from agent_runtime.telemetry.metrics import Metering
 from agent_runtime.workspace.registry import WorkspaceRegistry
 
@@ -205,10 +205,10 @@ class LocalClient(Client):
         def load_model() -> Merger:
             if model is None:
                 raise ModelUnavailable("this client has no model; it merges by rules only")
-            from agent_runtime.wiring import model_slot  # it imports torch, which most edits do not need
+            from agent_runtime.wiring import make_model_slot  # it imports torch, which most edits do not need
 
             options = load or LoadOptions(span_gib=SMALL_SPAN_GIB)
-            return model_slot(model, settings, options, progress, merging or MergeOptions(), workspaces).load()
+            return make_model_slot(model, settings, options, progress, merging or MergeOptions(), workspaces).load()
 
         self._model = ModelOnDemand(model or "none", load_model)
         self._workspaces = workspaces

@@ -10,7 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 import httpx
 from httpx_sse import ServerSentEvent
 
-from agent_runtime.client.call import Call, Value
+from agent_runtime.client.calls import Call, Value
 from agent_runtime.errors import FileMissing, Forbidden, HunkError, NoConnection, TooManyRequests, Unauthorized
 from agent_runtime.request_context import Piece
 from agent_runtime.serialization import problem_from_json

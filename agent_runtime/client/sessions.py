@@ -1,4 +1,7 @@
-"""Sessions of a service, and their calls: read files, ask a question, apply an edit."""
+"""Sessions of a service, and their calls: read files, ask a question, apply an edit.
+
+Types of answers are imported when needed: they load the tokenizer's library, which merging edits does not need.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,16 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack
 
-from agent_runtime.client import values
-from agent_runtime.client.call import Call, Value, build_path
+from agent_runtime.client.calls import Call, Value, build_path, make_value
 from agent_runtime.client.responses import AsyncStream, Final, Stream
 from agent_runtime.client.workspaces import AsyncSend, Send
 from agent_runtime.errors import HunkError, SessionMissing
-from agent_runtime.serialization import result_from_json
+from agent_runtime.serialization import result_from_json, usage_from_json
 from agent_runtime.types import ApplyResult, Certainty, Decide, Draft, Mode, ReuseName, ScopeName, Usage, total_usage
 from editor.types import FormatName, Policy
 
 if TYPE_CHECKING:
-    from agent_runtime.session import ReadFile, SessionAnswer, SessionState
+    from agent_runtime.session import ReadFile, SeenFile, SessionAnswer, SessionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ def begin_call(workspace: str | None, reuse: ReuseName | None, preamble: str | N
 
 def state_call(session_id: str) -> Call[SessionState]:
     """Build the call for a session's state."""
-    return Call("GET", build_path("sessions", session_id), values.state_from_json)
+    return Call("GET", build_path("sessions", session_id), state_from_json)
 
 
 def end_call(session_id: str) -> Call[None]:
@@ -113,7 +115,7 @@ def read_call(
 ) -> Call[tuple[ReadFile, ...]]:
     """Build the call that puts files into the context, or takes them out."""
     body = {"paths": [*paths], "texts": dict(texts), "forget": [*forget], "with_text": with_text}
-    return Call("POST", build_path("sessions", session_id, "read"), values.read_from_json, body)
+    return Call("POST", build_path("sessions", session_id, "read"), read_from_json, body)
 
 
 def ask_call(session_id: str, question: str, options: AskOptions, *, stream: bool) -> Call[SessionAnswer]:
@@ -125,7 +127,7 @@ def ask_call(session_id: str, question: str, options: AskOptions, *, stream: boo
     return Call(
         "POST",
         build_path("sessions", session_id, "ask"),
-        values.answer_from_json,
+        answer_from_json,
         _drop_none(body),
         idempotency_key=str(key or uuid.uuid4()),
         works=True,
@@ -340,3 +342,45 @@ class AsyncSession(_SessionBase):
 
     async def _build_apply_call(self, edit: str, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:
         return self._count_turn("apply", apply_call(await self._ensure_id(), edit, options, stream=stream))
+
+
+def read_from_json(answer: Mapping[str, Any]) -> tuple[ReadFile, ...]:
+    """Parse the answer of `POST /sessions/{id}/read`."""
+    from agent_runtime.session import ReadFile
+
+    return tuple(make_value(ReadFile, file) for file in answer["files"])
+
+
+def answer_from_json(answer: Mapping[str, Any]) -> SessionAnswer:
+    """Parse the answer of `POST /sessions/{id}/ask`."""
+    from agent_runtime.session import SessionAnswer
+
+    usage, noted = usage_from_json(answer["usage"]), tuple(answer["noted"])
+    return make_value(
+        SessionAnswer,
+        answer,
+        usage=usage,
+        timings=dict(answer["timings"]),
+        files=_parse_seen_files(answer),
+        noted=noted,
+    )
+
+
+def state_from_json(answer: Mapping[str, Any]) -> SessionState:
+    """Parse the answer of `GET /sessions/{id}`."""
+    from agent_runtime.session import HistoryMessage, SessionState
+
+    return make_value(
+        SessionState,
+        answer,
+        files=_parse_seen_files(answer),
+        messages=tuple(make_value(HistoryMessage, message) for message in answer["messages"]),
+        usage=usage_from_json(answer["usage"]),
+        turns=tuple(usage_from_json(turn) for turn in answer["turns"]),
+    )
+
+
+def _parse_seen_files(answer: Mapping[str, Any]) -> tuple[SeenFile, ...]:
+    from agent_runtime.session import SeenFile
+
+    return tuple(make_value(SeenFile, file) for file in answer["files"])

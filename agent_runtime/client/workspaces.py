@@ -1,17 +1,19 @@
-"""Workspaces of a service, and the calls about them."""
+"""Workspaces of a service, and the calls about them.
+
+Types of answers are imported when needed: they load the tokenizer's library, which merging edits does not need.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Generator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from agent_runtime.client import values
-from agent_runtime.client.call import Call, Value, build_path, quote_file_path
+from agent_runtime.client.calls import Call, Value, build_path, make_value, quote_file_path
 
 if TYPE_CHECKING:
     from agent_runtime.server.views import FileContent, SnapshotFile, SnapshotPage, WorkspaceChanges, WorkspaceStatus
-    from agent_runtime.workspace.registry import ListedFile
+    from agent_runtime.workspace.registry import FilePage, ListedFile
 
 DEFAULT = "default"
 """The workspace that the service was started with."""
@@ -28,19 +30,19 @@ def list_call() -> Call[tuple[WorkspaceStatus, ...]]:
     return Call(
         "GET",
         "/workspaces",
-        lambda answer: tuple(values.status_from_json(each) for each in answer["workspaces"]),
+        lambda answer: tuple(status_from_json(each) for each in answer["workspaces"]),
     )
 
 
 def register_call(root: str, name: str | None) -> Call[WorkspaceStatus]:
     """Build the call that registers a workspace; registering the same again has no effect."""
     body = {"root": root} | ({"name": name} if name is not None else {})
-    return Call("POST", "/workspaces", values.status_from_json, body, changes_nothing=True)
+    return Call("POST", "/workspaces", status_from_json, body, changes_nothing=True)
 
 
 def status_call(name: str) -> Call[WorkspaceStatus]:
     """Build the call for the state of one workspace."""
-    return Call("GET", build_path("workspaces", name), values.status_from_json)
+    return Call("GET", build_path("workspaces", name), status_from_json)
 
 
 def remove_call(name: str) -> Call[None]:
@@ -50,14 +52,14 @@ def remove_call(name: str) -> Call[None]:
 
 def read_call(name: str, path: str) -> Call[FileContent]:
     """Build the call that reads one file."""
-    return Call("GET", f"{build_path('workspaces', name, 'files')}/{quote_file_path(path)}", values.content_from_json)
+    return Call("GET", f"{build_path('workspaces', name, 'files')}/{quote_file_path(path)}", content_from_json)
 
 
 def changes_call(name: str, since: str, timeout_s: float) -> Call[WorkspaceChanges]:
     """Build the call for changes; the service is silent until a change, for at most `timeout_s`."""
     path = build_path("workspaces", name, "changes")
     query: dict[str, Any] = {"since": since, "timeout_s": timeout_s}
-    return Call("GET", path, values.changes_from_json, query=query, silence_s=timeout_s)
+    return Call("GET", path, changes_from_json, query=query, silence_s=timeout_s)
 
 
 def walk_files(name: str) -> Walk[tuple[ListedFile, ...]]:
@@ -66,7 +68,7 @@ def walk_files(name: str) -> Walk[tuple[ListedFile, ...]]:
     after: str | None = ""
     while after is not None:
         query: dict[str, Any] = {"limit": PAGE} | ({"after": after} if after else {})
-        page = yield Call("GET", build_path("workspaces", name, "files"), values.files_from_json, query=query)
+        page = yield Call("GET", build_path("workspaces", name, "files"), files_from_json, query=query)
         found += page.files
         after = page.next
     return tuple(found)
@@ -78,7 +80,7 @@ def walk_snapshot(name: str, *, spans: bool) -> Walk[SnapshotPage]:
     path = build_path("workspaces", name, "snapshot")
     found: list[SnapshotFile] = []
     while True:
-        page: SnapshotPage = yield Call("GET", path, values.snapshot_from_json, query=dict(query))
+        page: SnapshotPage = yield Call("GET", path, snapshot_from_json, query=dict(query))
         found += page.files
         if page.next is None:
             return replace(page, files=tuple(found))
@@ -200,3 +202,45 @@ class AsyncClientWorkspaces:
                 whole: Whole = end.value
                 return whole
             value = await self._send(call)
+
+
+def status_from_json(answer: Mapping[str, Any]) -> WorkspaceStatus:
+    """Parse the answer of `GET /workspaces/{name}`."""
+    from agent_runtime.server.views import WorkspaceStatus
+
+    return make_value(WorkspaceStatus, answer)
+
+
+def files_from_json(answer: Mapping[str, Any]) -> FilePage:
+    """Parse the answer of `GET /workspaces/{name}/files`."""
+    from agent_runtime.workspace.registry import FilePage, ListedFile
+
+    return FilePage(tuple(make_value(ListedFile, file) for file in answer["files"]), answer["next"])
+
+
+def content_from_json(answer: Mapping[str, Any]) -> FileContent:
+    """Parse the answer of `GET /workspaces/{name}/files/{path}`."""
+    from agent_runtime.server.views import FileContent
+
+    return make_value(FileContent, answer)
+
+
+def snapshot_from_json(answer: Mapping[str, Any]) -> SnapshotPage:
+    """Parse the answer of `GET /workspaces/{name}/snapshot`."""
+    from agent_runtime.server.views import SnapshotFile, SnapshotPage
+
+    files = tuple(make_value(SnapshotFile, file, spans=_parse_spans(file.get("spans"))) for file in answer["files"])
+    return make_value(SnapshotPage, answer, files=files)
+
+
+def changes_from_json(answer: Mapping[str, Any]) -> WorkspaceChanges:
+    """Parse the answer of `GET /workspaces/{name}/changes`."""
+    from agent_runtime.server.views import ChangedFile, WorkspaceChanges
+
+    return make_value(
+        WorkspaceChanges, answer, changes=tuple(make_value(ChangedFile, each) for each in answer["changes"])
+    )
+
+
+def _parse_spans(spans: list[int] | None) -> tuple[int, ...] | None:
+    return None if spans is None else tuple(spans)

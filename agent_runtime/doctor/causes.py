@@ -336,7 +336,7 @@ def _shorten(text: str, most: int = 60) -> str:
     return line if len(line) <= most else line[: most - 3] + "..."
 
 
-def causes(first: PromptText, second: PromptText, most: int) -> Iterator[tuple[LineChange, Cause]]:
+def find_causes(first: PromptText, second: PromptText, most: int) -> Iterator[tuple[LineChange, Cause]]:
     """The first changes, each with its cause."""
     found = find_changes(first.text, second.text)
     for number in range(min(most, len(found))):

@@ -19,14 +19,13 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent_runtime.access import AccessScope, Principal
 from agent_runtime.errors import Forbidden, TooLarge, TooManyRequests
-from agent_runtime.server.auth import PRINCIPAL_KEY, BearerTokens, holder_of
-from agent_runtime.server.host_guard import OwnHostsOnly
-from agent_runtime.server.problems import problem_response
-from agent_runtime.server.request_body import BodyLimit
+from agent_runtime.request_context import PRINCIPAL_KEY, AccessScope, Principal
+from agent_runtime.server.auth import BearerTokenMiddleware, HostGuardMiddleware, get_flow
+from agent_runtime.server.problems import make_problem_response
+from agent_runtime.server.request_body import BodyLimitMiddleware
 from agent_runtime.server.token_file import LiveTokens
-from agent_runtime.server.uvicorn_server import connection_settings
+from agent_runtime.server.uvicorn_server import make_connection_settings
 
 SESSION_ID = "mcp-session-id"
 
@@ -75,13 +74,13 @@ class SessionLimit:
             await self._use(name, scope, receive, send)
 
     async def _begin(self, scope: Scope, receive: Receive, send: Send) -> None:
-        holder, now = holder_of(scope), self._clock()
+        holder, now = get_flow(scope), self._clock()
         for name in [name for name, one in self._sessions.items() if self._is_expired(one, now)]:
             del self._sessions[name]
         # A session that is being started has two entries, and counts once.
         if len({id(one) for one in self._sessions.values() if one.holder == holder}) >= self._most:
             fault = TooManyRequests(f"you have {self._most} sessions already; end one of them")
-            await problem_response(fault)(scope, receive, send)
+            await make_problem_response(fault)(scope, receive, send)
             return
         session = _Session(holder, now, num_in_work=1)
         beginning = f"{id(session)} begins"  # ids of the protocol contain no space
@@ -173,7 +172,9 @@ def serve_http(
 ) -> None:
     """Serve on a listening socket until Ctrl-C."""
     app = build_http_app(server, listener, hosts=hosts, tokens=tokens)
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS, **connection_settings())
+    config = uvicorn.Config(
+        app, log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS, **make_connection_settings()
+    )
     uvicorn.Server(config).run(sockets=[listener])
 
 
@@ -197,8 +198,8 @@ def build_http_app(
         max_sessions=MAX_IN_ALL,
         transport_security=TransportSecuritySettings(allowed_hosts=names, allowed_origins=origins),
     )
-    app = BodyLimit(SessionLimit(app), MAX_BODY_BYTES)
-    return OwnHostsOnly(app if tokens is None else BearerTokens(ScopeCheck(app), tokens), hosts)
+    app = BodyLimitMiddleware(SessionLimit(app), MAX_BODY_BYTES)
+    return HostGuardMiddleware(app if tokens is None else BearerTokenMiddleware(ScopeCheck(app), tokens), hosts)
 
 
 class ScopeCheck:
@@ -214,7 +215,7 @@ class ScopeCheck:
                 for needed in NEEDED:
                     principal.check(needed)
             except Forbidden as fault:
-                await problem_response(fault)(scope, receive, send)
+                await make_problem_response(fault)(scope, receive, send)
                 return
             scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.tenant, scopes=[]))
         await self._app(scope, receive, send)

@@ -11,16 +11,18 @@ from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 
 from agent_runtime.files import MAX_EDIT_BYTES, MAX_FILE_BYTES
-from agent_runtime.server.admission import Admission
-from agent_runtime.server.auth import BearerTokens
-from agent_runtime.server.dependencies import Service
-from agent_runtime.server.host_guard import OwnHostsOnly
+from agent_runtime.server.auth import BearerTokenMiddleware, HostGuardMiddleware
+from agent_runtime.server.middleware import (
+    AdmissionMiddleware,
+    RecordObserver,
+    RequestIdMiddleware,
+    RequestLogMiddleware,
+)
 from agent_runtime.server.openapi import ANY_PROBLEM, DescribedApp
-from agent_runtime.server.problems import OpenAIErrors, add_problems
-from agent_runtime.server.request_body import BodyLimit
-from agent_runtime.server.request_id import RequestId
-from agent_runtime.server.request_log import RecordObserver, RequestLog
+from agent_runtime.server.problems import OpenAIErrorMiddleware, add_problems
+from agent_runtime.server.request_body import BodyLimitMiddleware
 from agent_runtime.server.routes import ROUTES
+from agent_runtime.server.service import Service
 from agent_runtime.server.token_file import LiveTokens
 from agent_runtime.telemetry.traces import PhaseSpans
 
@@ -58,16 +60,20 @@ def build_app(
         responses=ANY_PROBLEM,
         telemetry=_spans_only(service),
     )
-    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, drain=service.drain)
+    app.add_middleware(BodyLimitMiddleware, max_bytes=MAX_BODY_BYTES, drain=service.drain)
     app.add_middleware(
-        Admission, tenants=service.tenants, queue=service.queue, drain=service.drain, metering=service.metering
+        AdmissionMiddleware,
+        tenants=service.tenants,
+        queue=service.queue,
+        drain=service.drain,
+        metering=service.metering,
     )
     if tokens is not None:
-        app.add_middleware(BearerTokens, tokens=tokens)
-    app.add_middleware(OwnHostsOnly, hosts=hosts)
-    app.add_middleware(OpenAIErrors)  # outside of all that refuse
-    app.add_middleware(RequestLog, metering=service.metering)
-    app.add_middleware(RequestId)  # the outermost: what the others refuse has an id, too
+        app.add_middleware(BearerTokenMiddleware, tokens=tokens)
+    app.add_middleware(HostGuardMiddleware, hosts=hosts)
+    app.add_middleware(OpenAIErrorMiddleware)  # outside of all that refuse
+    app.add_middleware(RequestLogMiddleware, metering=service.metering)
+    app.add_middleware(RequestIdMiddleware)  # the outermost: what the others refuse has an id, too
     add_problems(app)
     service.metering.subscribe(service.tenants)
     service.metering.subscribe(RecordObserver())

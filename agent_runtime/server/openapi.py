@@ -1,4 +1,4 @@
-"""The OpenAPI document: answers, problems and examples of every route."""
+"""The OpenAPI document: the schemas of answers, and the problems and examples of every route."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from agent_runtime.types import ApplyRequest, FileResult, Reason, Status, Usage
 
 
 @cache
-def examples() -> dict[str, Any]:
-    """By method and path."""
+def load_examples() -> dict[str, Any]:
+    """Load the example answers, by method and path."""
     merged = _run_example()
     others = json.loads(files("agent_runtime.server").joinpath("examples.json").read_text(encoding="utf-8"))
     return {"POST /apply": merged, "POST /sessions/{session_id}/apply": merged, **others}
 
 
 def _run_example() -> dict[str, Any]:
-    """The answer to the first example of a request, as the service gives it."""
+    """Return the service's answer to the first example of a request."""
 
     def no_model() -> NoReturn:
         raise ModelUnavailable("no rule merges the example")
@@ -59,7 +59,7 @@ def _run_example() -> dict[str, Any]:
 
 
 Responses = dict[int | str, dict[str, Any]]
-"""What FastAPI takes as `responses`, by status."""
+"""The argument `responses` of a route, by status."""
 
 REF = "#/components/schemas/{model}"
 
@@ -79,39 +79,39 @@ class Problem(BaseModel):
     retry_after_s: float | None = Field(None, description="Seconds until it is worth another try.")
 
 
-def problems(*faults: type[HunkError]) -> Responses:
-    """The answers of a route that may fail with these faults."""
+def describe_problems(*faults: type[HunkError]) -> Responses:
+    """Describe the problems with which a route may answer."""
     answers: Responses = {}
     for fault in faults:
-        answer = answers.setdefault(fault.http_status, _answer())
-        example = problem_to_json(_sample(fault))
+        answer = answers.setdefault(fault.http_status, _describe_answer())
+        example = problem_to_json(_make_sample(fault))
         kinds = answer["content"][PROBLEM_MEDIA]["examples"]
         kinds[fault.kind] = {"summary": example["title"], "value": example}
         answer["description"] = " · ".join(f"`{kind}`: {one['summary']}" for kind, one in kinds.items())
     return answers
 
 
-def _answer(description: str = "") -> dict[str, Any]:
+def _describe_answer(description: str = "") -> dict[str, Any]:
     schema = {"$ref": REF.format(model="Problem")}
     return {"description": description, "content": {PROBLEM_MEDIA: {"schema": schema, "examples": {}}}}
 
 
-def _sample(fault: type[HunkError]) -> HunkError:
-    """One of its kind: what it says beside its detail is of interest."""
+def _make_sample(fault: type[HunkError]) -> HunkError:
+    """Make an error of a class, as an example with all its fields."""
     detail = (fault.__doc__ or "").split("\n")[0]
     return fault(detail, current_sha256="0" * 64) if issubclass(fault, Stale) else fault(detail)
 
 
 ANY_PROBLEM: Responses = {
-    "4XX": _answer("The request is refused."),
-    "5XX": _answer("The service cannot do it, or not now."),
+    "4XX": _describe_answer("The request is refused."),
+    "5XX": _describe_answer("The service cannot do it, or not now."),
 }
-"""Of every route, beside those that it names."""
+"""Problems of every route, in addition to those that it lists."""
 
 
 def _add_examples(paths: dict[str, Any]) -> None:
-    """To the answers in JSON that have none."""
-    for route, example in examples().items():
+    """Add the examples to the answers in JSON that have none."""
+    for route, example in load_examples().items():
         method, path = route.split(" ")
         for status, answer in paths.get(path, {}).get(method.lower(), {}).get("responses", {}).items():
             if status.startswith("2") and "application/json" in answer.get("content", {}):
@@ -119,7 +119,7 @@ def _add_examples(paths: dict[str, Any]) -> None:
 
 
 PUBLISHED_NAMES = {"BatchRequest": "BatchItem", "SessionAnswer": "Answer"}
-"""Schemas that the document names otherwise than their class: clients are generated from these names."""
+"""Published names of schemas whose class has another name: clients are generated from these names."""
 
 
 class DescribedApp(FastAPI):
@@ -151,7 +151,7 @@ _ONLY_FILE: dict[str, Any] = {
 
 
 class _ApplyAnswer(BaseModel):
-    """What became of the files. With a single file, its entry's fields stand here, too."""
+    """The outcome of an edit. If it has a single file, that file's fields are here too."""
 
     status: Status
     written: bool = Field(description="Whether the merged files have been put in their places.")
@@ -166,13 +166,13 @@ ApplyAnswer = create_model("ApplyAnswer", __base__=_ApplyAnswer, __doc__=_ApplyA
 
 
 class NdJson(StreamingResponse):
-    """JSON, an object a line."""
+    """A stream of JSON, one object per line."""
 
     media_type = "application/x-ndjson"
 
 
-def apply_responses() -> Responses:
-    """Of `POST /apply`."""
+def describe_apply() -> Responses:
+    """Describe the answers of `POST /apply`."""
     events = [("phase", {"phase": "merge"}), ("tokens", _TOKENS), ("result", {"status": "merged", "...": "..."})]
     stream = "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in events)
     return {
@@ -188,8 +188,8 @@ def apply_responses() -> Responses:
     }
 
 
-def batch_responses() -> Responses:
-    """Of `POST /apply/batch`."""
+def describe_batch() -> Responses:
+    """Describe the answers of `POST /apply/batch`."""
     line = {"id": "first", "index": 0, "status": 200, "result": {"status": "merged", "...": "..."}}
     return {
         200: {
@@ -197,13 +197,13 @@ def batch_responses() -> Responses:
             "`status` that a request of its own would have had, and `result` or `problem`.",
             "content": {NdJson.media_type: {"schema": {"type": "string"}, "example": json.dumps(line) + "\n"}},
         },
-        **problems(BadRequest, TooLarge, TooManyRequests, Unsupported),
+        **describe_problems(BadRequest, TooLarge, TooManyRequests, Unsupported),
     }
 
 
 _TOKENS = {"region": 0, "pieces": [{"text": "def", "origin": "copied"}, {"text": " add", "origin": "generated"}]}
 
-_FAULTS = problems(
+_FAULTS = describe_problems(
     BadRequest,
     OutsideRoot,
     FileMissing,
@@ -222,7 +222,7 @@ _FAULTS = problems(
 
 
 class ErrorObject(BaseModel):
-    """What is wrong, as OpenAI says it."""
+    """An error in OpenAI's format."""
 
     message: str
     type: str
@@ -232,13 +232,13 @@ class ErrorObject(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """A request that is refused, or could not be done."""
+    """The answer to a request that failed."""
 
     error: ErrorObject
 
 
 class AnswerMessage(BaseModel):
-    """What is answered."""
+    """The message of the answer."""
 
     role: Literal["assistant"]
     content: str
@@ -246,7 +246,7 @@ class AnswerMessage(BaseModel):
 
 
 class Choice(BaseModel):
-    """The only answer."""
+    """The only choice of an answer."""
 
     index: Literal[0]
     message: AnswerMessage
@@ -255,13 +255,13 @@ class Choice(BaseModel):
 
 
 class PromptDetails(BaseModel):
-    """Of the prompt's tokens."""
+    """Details of the prompt's tokens."""
 
     cached_tokens: int = Field(description="Whose KV was there, exactly.")
 
 
 class CompletionDetails(BaseModel):
-    """Of a prediction's tokens, those that were put before the model."""
+    """Drafted tokens of a prediction."""
 
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
@@ -278,7 +278,7 @@ class TokenUsage(BaseModel):
 
 
 class CompletionAnswer(BaseModel):
-    """A chat's answer, or a merged file."""
+    """The answer to a chat, or a merged file."""
 
     id: str
     object: Literal["chat.completion"]
@@ -300,7 +300,7 @@ class CodeApplyAnswer(BaseModel):
 
 
 class ModelObject(BaseModel):
-    """A name under which the service's model may be asked."""
+    """A name of the service's model."""
 
     id: str
     object: Literal["model"]
@@ -309,7 +309,7 @@ class ModelObject(BaseModel):
 
 
 class ModelList(BaseModel):
-    """All of them."""
+    """All names of the service's model."""
 
     object: Literal["list"]
     data: list[ModelObject]
@@ -319,7 +319,7 @@ FAULTS: Responses = {
     "4XX": {"description": "The request is refused; docs/openai.md has the codes.", "model": ErrorAnswer},
     "5XX": {"description": "The service cannot do it, or not now.", "model": ErrorAnswer},
 }
-"""Of every route below /v1."""
+"""Errors of every route below /v1."""
 
 COMPLETION: Responses = {
     200: {

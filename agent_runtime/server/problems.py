@@ -1,4 +1,4 @@
-"""Faults as RFC 9457 problem details, or below /v1 in OpenAI's shape."""
+"""Answers errors as problem details (RFC 9457), and below /v1 as OpenAI's errors."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from agent_runtime.errors import (
     Unsupported,
     UnsupportedMedia,
 )
+from agent_runtime.request_context import REQUEST_ID_HEADER, REQUEST_ID_KEY
 from agent_runtime.serialization import PROBLEM_TYPE, problem_to_json
-from agent_runtime.server.request_id import HEADER, request_id
-from agent_runtime.server.schemas import fault_of_validation
+from agent_runtime.server.schemas import convert_validation_error
 
 PREFIX = "/v1/"
 
-CODES = {
+OPENAI_CODES = {
     "busy": "rate_limit_exceeded",
     "no-such-route": "unknown_url",
     "too-large": "context_length_exceeded",
@@ -39,79 +39,79 @@ CODES = {
     "unknown-model": "model_not_found",
     "unsupported": "unsupported_parameter",
 }
-"""OpenAI's codes of these kinds of problems; other kinds keep our name, with underscores."""
+"""OpenAI's error codes by kind of problem; other kinds keep their own name, with underscores."""
 
-STATUSES = {TooLarge.kind: 400, Unsupported.kind: 400, UnknownModel.kind: 404}
-"""Kinds that have another HTTP status at OpenAI."""
+OPENAI_STATUSES = {TooLarge.kind: 400, Unsupported.kind: 400, UnknownModel.kind: 404}
+"""HTTP statuses by kind of problem, where OpenAI's differs from ours."""
 
-PARAMS = {UnknownModel.kind: "model"}
-"""OpenAI's `param` of problems that do not name a field."""
+OPENAI_PARAMS = {UnknownModel.kind: "model"}
+"""OpenAI's `param` by kind, of problems without a field."""
 
-MAX_TOLD = 5
-"""Reasons that the message tells; the others stand in `hunk`."""
+MAX_REASONS = 5
+"""Maximum reasons in the message; `hunk` has all."""
 
-TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 _MEMBERS = ("type", "title", "status", "detail", "field")
-"""Fields of a problem that OpenAI's error has under other names."""
+"""Fields of a problem that OpenAI's error has under other names; the others go to `hunk`."""
 
 
-def error_of(problem: Mapping[str, Any]) -> dict[str, Any]:
-    """A problem as OpenAI's error object; what it has beyond that stands in `hunk`."""
+def to_openai_error(problem: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a problem as OpenAI's error object; fields that OpenAI does not have are in `hunk`."""
     kind = str(problem["type"]).removeprefix(PROBLEM_TYPE)
-    status = status_of(problem)
+    status = to_openai_status(problem)
     error: dict[str, Any] = {
-        "message": "\n\n".join([problem["detail"], *_advice(problem.get("reasons", []))]),
-        "type": TYPES.get(status, "invalid_request_error" if status < 500 else "server_error"),
-        "param": problem.get("field", PARAMS.get(kind)),
-        "code": CODES.get(kind, kind.replace("-", "_")),
+        "message": "\n\n".join([problem["detail"], *_list_advice(problem.get("reasons", []))]),
+        "type": OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error"),
+        "param": problem.get("field", OPENAI_PARAMS.get(kind)),
+        "code": OPENAI_CODES.get(kind, kind.replace("-", "_")),
     }
     more = {name: value for name, value in problem.items() if name not in _MEMBERS}
     return {"error": error | ({"hunk": more} if more else {})}
 
 
-def _advice(reasons: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what to send instead of a refused edit: many clients show only the message of an error."""
-    told = [reason[part] for reason in reasons[:MAX_TOLD] for part in ("nearest", "suggestion")]
+def _list_advice(reasons: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return how to correct a refused edit: many clients show only the message of an error."""
+    told = [reason[part] for reason in reasons[:MAX_REASONS] for part in ("nearest", "suggestion")]
     return [text for text in told if text]
 
 
-def status_of(problem: Mapping[str, Any]) -> int:
-    """With which status a problem is answered below /v1."""
+def to_openai_status(problem: Mapping[str, Any]) -> int:
+    """Return the HTTP status of a problem below /v1."""
     status: int = problem["status"]
-    return STATUSES.get(str(problem["type"]).removeprefix(PROBLEM_TYPE), status)
+    return OPENAI_STATUSES.get(str(problem["type"]).removeprefix(PROBLEM_TYPE), status)
 
 
 def is_openai(scope: Scope) -> bool:
-    """Return whether a request is answered in OpenAI's shape."""
+    """Return whether a request is for a route in OpenAI's format."""
     return scope["type"] == "http" and str(scope["path"]).startswith(PREFIX)
 
 
-def error_response(fault: HunkError) -> Response:
-    """A fault as OpenAI's error."""
+def make_error_response(fault: HunkError) -> Response:
+    """Return a response with OpenAI's error."""
     problem = problem_to_json(fault)
-    return Response(_encode(problem), status_of(problem), media_type="application/json")
+    return Response(_encode(problem), to_openai_status(problem), media_type="application/json")
 
 
-class OpenAIErrors:
-    """Middleware: below /v1 a problem leaves as OpenAI's error, with its headers; all else passes as it is.
+class OpenAIErrorMiddleware:
+    """Middleware that turns problems of routes below /v1 into OpenAI's errors; headers are kept.
 
-    It stands outermost, so that what other middleware refuses has the shape, too.
+    It is outside all middleware that refuses requests, so that their problems are converted too.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and rewrite its answer where that is a problem."""
+        """Pass the request on, and convert its answer if that is a problem."""
         if not is_openai(scope):
             await self._app(scope, receive, send)
             return
-        await self._app(scope, receive, _Rewriting(send).send)
+        await self._app(scope, receive, _ProblemRewriter(send).send)
 
 
-class _Rewriting:
-    """One answer: a problem is held back until it is whole."""
+class _ProblemRewriter:
+    """Converts one answer: holds a problem back until its body is complete, and passes other answers on."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -119,7 +119,7 @@ class _Rewriting:
         self._body = b""
 
     async def send(self, message: Message) -> None:
-        """Take the next part of the answer."""
+        """Receive the next message of the answer."""
         if message["type"] == "http.response.start" and _is_problem(message):
             self._start = message
         elif self._start is None:
@@ -135,12 +135,14 @@ class _Rewriting:
         headers = MutableHeaders(scope=start)
         headers["content-type"] = "application/json"
         headers["content-length"] = str(len(body))
-        await self._send({**start, "status": status_of(problem)})
+        await self._send({**start, "status": to_openai_status(problem)})
         await self._send({"type": "http.response.body", "body": body})
 
 
 def _encode(problem: Mapping[str, Any]) -> bytes:
-    return json.dumps(error_of(problem)).encode()  # in ASCII: what was sent may hold a lone surrogate, and is quoted
+    return json.dumps(
+        to_openai_error(problem)
+    ).encode()  # in ASCII: what was sent may hold a lone surrogate, and is quoted
 
 
 def _is_problem(start: Message) -> bool:
@@ -151,21 +153,21 @@ PROBLEM_MEDIA = "application/problem+json"
 
 
 def add_problems(app: FastAPI) -> None:
-    """Have the application answer faults with problems."""
+    """Register the handlers that answer errors with problems."""
     app.add_exception_handler(RequestValidationError, _answer_malformed)
     app.add_exception_handler(HTTPException, _answer_http_error)
-    app.add_exception_handler(HunkError, _fault)
-    app.add_exception_handler(Exception, _bug)
+    app.add_exception_handler(HunkError, _answer_fault)
+    app.add_exception_handler(Exception, _answer_bug)
 
 
-def problem_response(fault: HunkError) -> Response:
-    """A fault as the answer to a request."""
+def make_problem_response(fault: HunkError) -> Response:
+    """Return a response with the problem of an error."""
     body = json.dumps(problem_to_json(fault))  # in ASCII: what was sent may hold a lone surrogate, and is quoted
-    return Response(body, fault.http_status, headers_of(fault), media_type=PROBLEM_MEDIA)
+    return Response(body, fault.http_status, make_problem_headers(fault), media_type=PROBLEM_MEDIA)
 
 
-def headers_of(fault: HunkError) -> dict[str, str]:
-    """Return the headers of a problem."""
+def make_problem_headers(fault: HunkError) -> dict[str, str]:
+    """Return the headers of the response to an error."""
     headers = {}
     if fault.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, ceil(fault.retry_after_s)))
@@ -174,8 +176,8 @@ def headers_of(fault: HunkError) -> dict[str, str]:
     return headers
 
 
-def fault_of_bug(error: Exception) -> HunkError:
-    """Return the error that stands for an unexpected one in the answer: without its text, which only the log has."""
+def make_bug_fault(error: Exception) -> HunkError:
+    """Return the error that a client gets for an unexpected exception; only the log has the exception's text."""
     return HunkError(f"a fault of this service ({type(error).__name__}); its log has the details")
 
 
@@ -184,23 +186,23 @@ async def _answer_malformed(request: Request, error: Exception) -> Response:
     sent = request.headers.get("content-type", "")
     if isinstance(error.body, bytes) and error.body:  # the framework reads nothing but JSON
         what = f"{sent!r} is" if sent else "there is no Content-Type, and nothing else is"
-        return problem_response(UnsupportedMedia(f"{what} not taken here: send JSON, as application/json"))
-    return problem_response(fault_of_validation(list(error.errors())))
+        return make_problem_response(UnsupportedMedia(f"{what} not taken here: send JSON, as application/json"))
+    return make_problem_response(convert_validation_error(list(error.errors())))
 
 
-async def _fault(_: Request, error: Exception) -> Response:
+async def _answer_fault(_: Request, error: Exception) -> Response:
     assert isinstance(error, HunkError)
-    return problem_response(error)
+    return make_problem_response(error)
 
 
-async def _bug(request: Request, error: Exception) -> Response:
-    """The server logs the traceback; the client gets a problem as from everywhere else.
+async def _answer_bug(request: Request, error: Exception) -> Response:
+    """Answer an unexpected exception with a problem; the server logs the traceback.
 
-    This answer does not pass the middleware, so it gets the request's id here.
+    This answer does not pass the middleware, so the request's id is added here.
     """
-    fault = fault_of_bug(error)
-    response = error_response(fault) if is_openai(request.scope) else problem_response(fault)
-    response.headers[HEADER] = request_id(request.scope)
+    fault = make_bug_fault(error)
+    response = make_error_response(fault) if is_openai(request.scope) else make_problem_response(fault)
+    response.headers[REQUEST_ID_HEADER] = request.scope.get(REQUEST_ID_KEY, "")
     return response
 
 
@@ -209,20 +211,20 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     path = request.url.path
     match error.status_code:
         case 404:
-            return problem_response(NoSuchRoute(f"there is no {path}; /openapi.json lists what there is"))
+            return make_problem_response(NoSuchRoute(f"there is no {path}; /openapi.json lists what there is"))
         case 405:
             allowed = (error.headers or {}).get("Allow", "")
-            response = problem_response(MethodNotAllowed(f"{path} does not take {request.method}, but {allowed}"))
+            response = make_problem_response(MethodNotAllowed(f"{path} does not take {request.method}, but {allowed}"))
             response.headers["Allow"] = allowed
             return response
         case 413:
-            return problem_response(TooLarge(error.detail))
+            return make_problem_response(TooLarge(error.detail))
         case _:
-            return problem_response(_unreadable(error))
+            return make_problem_response(_find_cause(error))
 
 
-def _unreadable(error: HTTPException) -> HunkError:
-    """Return the error of a body that the framework could not parse: it gives only the cause."""
+def _find_cause(error: HTTPException) -> HunkError:
+    """Return the error for a body that the framework could not parse, from the exception's cause."""
     match error.__cause__:
         case HunkError() as cause:
             return cause

@@ -20,12 +20,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agent_runtime.errors import BadRequest, HunkError, RequestTooSlow, TooLarge, TooManyRequests
 from agent_runtime.files import MAX_FILE_BYTES
 from agent_runtime.quotas import Shares
-from agent_runtime.server.admission import Drain
-from agent_runtime.server.auth import holder_of
-from agent_runtime.server.problems import problem_response
+from agent_runtime.server.auth import get_flow
+from agent_runtime.server.middleware import Drain
+from agent_runtime.server.problems import make_problem_response
 
 MAX_DEPTH = 64
-"""Maximum nesting depth of arrays and objects. Python's parser takes some hundreds, later code fewer."""
+"""Maximum nesting depth of arrays and objects. Python's parser bears some hundreds, later code fewer."""
 
 MAX_VALUES = 200_000
 """Maximum number of values in one body; a batch of 256 requests with 100 files each has fewer. The parser holds the
@@ -43,10 +43,10 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def check_structure(text: bytes, max_depth: int = MAX_DEPTH, max_values: int = MAX_VALUES) -> None:
-    """Raise BadRequest where a JSON text (UTF-8) is nested deeper, or holds more values, or a NUL byte.
+    """Raise BadRequest if a JSON text (UTF-8) is nested too deeply, or has too many values or a NUL byte.
 
-    Brackets and commas in strings do not count. Of what is not JSON the answer is any that a parser bears. Takes time
-    in proportion to the text, whatever is in it.
+    Brackets and commas in strings do not count. A text that is not JSON may pass or not; the parser can handle it
+    either way. The time is linear in the length of any text.
     """
     if b"\0" in text:
         raise BadRequest("the body holds a NUL byte; send JSON as UTF-8")
@@ -54,7 +54,7 @@ def check_structure(text: bytes, max_depth: int = MAX_DEPTH, max_values: int = M
     if num_openings <= max_depth and num_openings + text.count(b",") < max_values:
         return
     depth, num_values, num_quotes = 0, 1, 0
-    for bare, quotes in _outside_strings(text):
+    for bare, quotes in _read_outside_strings(text):
         brackets = np.frombuffer(bare.translate(None, _NO_BRACKETS), np.uint8)
         num_values += bare.count(b",") + bare.count(b"[") + bare.count(b"{")
         num_quotes += quotes
@@ -68,36 +68,36 @@ def check_structure(text: bytes, max_depth: int = MAX_DEPTH, max_values: int = M
         depth = int(depths[-1])
 
 
-def _outside_strings(text: bytes) -> Iterator[tuple[bytes, int]]:
-    """What lies outside of strings, block by block, and how many strings begin and end in each.
+def _read_outside_strings(text: bytes) -> Iterator[tuple[bytes, int]]:
+    """Yield the bytes outside of strings, block by block, each with its number of quotes that begin or end a string.
 
-    A quote ends a string unless an odd number of backslashes stands before it: without the pairs of backslashes, and
-    then without the quotes that one stands before, every quote counts.
+    A quote after an odd number of backslashes is part of a string. So pairs of backslashes are removed first, then
+    quotes with a backslash before them; each quote that is left begins or ends a string.
     """
     is_inside, cut_off = False, b""
     for start in range(0, len(text), BLOCK_BYTES):
         block = (cut_off + text[start : start + BLOCK_BYTES]).replace(b"\\\\", b"")
-        cut_off = block[-1:] if block.endswith(b"\\") else b""  # what it escapes is in the next block
+        cut_off = block[-1:] if block.endswith(b"\\") else b""  # the escaped character is in the next block
         parts = block[: len(block) - len(cut_off)].replace(b'\\"', b"").split(b'"')
         yield b"".join(parts[is_inside::2]), len(parts) - 1
         is_inside ^= len(parts) % 2 == 0
 
 
 BODY_SECONDS = 60.0
-"""How long a body may take; the largest that there may be comes in that time at 10 Mbit/s."""
+"""Maximum seconds for receiving a body: enough for the largest body at 10 Mbit/s."""
 
 WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
-"""Methods with a body. Routes that need no token are read-only, so no body is awaited from a sender without one."""
+"""Methods with a body. Routes that need no token are read-only, so no body is read from a sender without one."""
 
 MAX_HELD_BYTES = 512 << 20
-"""Bytes of the bodies of all requests that are read or answered; each sender has a share (`Shares`)."""
+"""Maximum bytes of the bodies of all running requests; each flow has a share (`Shares`)."""
 
 
-class BodyLimit:
-    """Middleware: answers 413, 408, 400 or 429 where a body is over `max_bytes`, too slow, made badly or one too many.
+class BodyLimitMiddleware:
+    """Middleware that reads bodies; it answers 413 to one over `max_bytes`, 408 to a slow one, 400 to a malformed one.
 
-    Has to stand inside of what tells whose request it is: a body is read of nobody who may not send one, and what is
-    held of it counts for its sender, so that no sender has the memory of all.
+    It answers 429 if the sender's bodies take more than its share of the memory. It must be inside the middleware that
+    finds the principal, so that no body is read from a sender without access.
     """
 
     def __init__(
@@ -115,15 +115,15 @@ class BodyLimit:
         self._held = Shares(max_held_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on with its body in one piece."""
+        """Pass the request on with its whole body."""
         if scope["type"] != "http" or not _has_body(scope):
             await self._app(scope, receive, send)
             return
-        if scope["method"] not in WITH_BODY:  # its body means nothing, and is not read
-            await self._app(scope, _replay(b"", receive), _close_after(send))
+        if scope["method"] not in WITH_BODY:  # its body has no meaning and is not read
+            await self._app(scope, _make_replay(b"", receive), _make_closing_send(send))
             return
         held = BytesIO()  # grows without copying what it holds, which a list of pieces could not be joined without
-        holder = holder_of(scope)
+        holder = get_flow(scope)
         try:
             try:
                 if not await self._read(scope, receive, holder, held):
@@ -134,11 +134,11 @@ class BodyLimit:
                 else:
                     check_structure(body)
             except HunkError as fault:
-                response = problem_response(fault)
-                response.headers["Connection"] = "close"  # what is left of the body is not waited for
+                response = make_problem_response(fault)
+                response.headers["Connection"] = "close"  # the rest of the body is not read
                 await response(scope, receive, send)
                 return
-            await self._app(scope, _replay(body, receive), send)
+            await self._app(scope, _make_replay(body, receive), send)
         finally:
             self._held.give_back(holder, held.tell())
 
@@ -149,7 +149,7 @@ class BodyLimit:
         self._check(int(announced) if announced.isdigit() else 0)
         try:
             async with asyncio.timeout(self._seconds) as wait:
-                with self._drain.may_end(wait):
+                with self._drain.track_wait(wait):
                     while (message := await receive())["type"] != "http.disconnect":
                         chunk = message.get("body", b"")
                         num_bytes += len(chunk)
@@ -170,7 +170,7 @@ class BodyLimit:
             raise TooLarge(f"the request's body is over the limit of {self._max_bytes / 1e6:.0f} MB")
 
 
-def _close_after(send: Send) -> Send:
+def _make_closing_send(send: Send) -> Send:
     """Return a `send` that closes the connection after the answer, since the rest of the body is not read."""
 
     async def send_and_close(message: Message) -> None:
@@ -187,7 +187,7 @@ def _has_body(scope: Scope) -> bool:
     return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
+def _make_replay(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that gives the body first, and then later messages, such as the disconnect."""
     is_new = True
 
@@ -202,13 +202,13 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 LARGE_BYTES = 1 << 20
-"""Above this a body is parsed in steps; `json.loads` takes some 5 ms for so much."""
+"""Larger bodies are parsed in steps; `json.loads` takes some 5 ms for this size."""
 
 MAX_CHARACTERS = MAX_FILE_BYTES
-"""Maximum length of one string in characters: that of a file in any encoding; nothing else may be larger."""
+"""Maximum characters of one string: those of the largest file; other strings are shorter."""
 
 MAX_BARE_BYTES = 16 << 20
-"""Maximum bytes outside of strings, with white space counted once: 80 for each possible value."""
+"""Maximum bytes outside of strings, with a run of white space counted as one: 80 for each value."""
 
 _PIECE = re.compile(
     rb'(?:[^"\\]{1,1024}+'
@@ -223,16 +223,16 @@ _SPACE = re.compile(rb"[ \t\r\n]+")
 
 
 class JsonRequest(Request):
-    """A request whose body is held once, and parsed in a thread where it is large."""
+    """A request whose body is stored once, and parsed in a thread if it is large."""
 
     async def body(self) -> bytes:
-        """The body; not copied where it came in one piece."""
+        """Return the body, without a copy if it came in one piece."""
         if not hasattr(self, "_body"):
             self._body = b"".join([chunk async for chunk in self.stream() if chunk])
         return self._body
 
     async def json(self) -> Any:
-        """The body's value; raises what `json.loads` raises, and TooLarge or BadRequest as `parse_json`."""
+        """Return the parsed body; raises what `json.loads` raises, and TooLarge or BadRequest as `parse_json`."""
         if not hasattr(self, "_json"):
             body = await self.body()
             self._json = json.loads(body) if len(body) <= LARGE_BYTES else await run_sync(parse_json, body)
@@ -240,10 +240,10 @@ class JsonRequest(Request):
 
 
 class JsonRoute(APIRoute):
-    """A route whose body is read as `JsonRequest` does."""
+    """A route with `JsonRequest` as its request."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The framework's handler, with our kind of request."""
+        """Return the framework's handler, which gets a `JsonRequest`."""
         handle = super().get_route_handler()
 
         async def handle_json(request: Request) -> Response:
@@ -253,10 +253,10 @@ class JsonRoute(APIRoute):
 
 
 def parse_json(text: bytes) -> Any:
-    """The value of a JSON text that `check_structure` lets pass, as `json.loads` gives it; raises what that raises.
+    """Parse a JSON text that has passed `check_structure`; returns and raises what `json.loads` does.
 
-    Raises TooLarge for a string of more than MAX_CHARACTERS, and BadRequest where more than MAX_BARE_BYTES stand
-    outside of strings. Strings are decoded piece by piece; the parser then runs on a text that holds their numbers:
+    Also raises TooLarge for a string of more than MAX_CHARACTERS, and BadRequest for more than MAX_BARE_BYTES outside
+    of strings. Strings are decoded piece by piece. The parser then gets a text with their numbers in their place:
     `{"a": "long"}` is parsed as `{"0": "1"}`.
     """
     if text.startswith((b"\xff\xfe", b"\xfe\xff")):  # UTF-16, in which no JSON is without NUL bytes
@@ -269,7 +269,7 @@ def parse_json(text: bytes) -> Any:
         try:
             string, at = _read_string(text, quote + 1)
         except json.JSONDecodeError as fault:
-            raise _first_fault(bare, fault) from None
+            raise _choose_fault(bare, fault) from None
         bare += b'"%d"' % len(strings)
         strings.append(string)
     _add_bare(bare, text, at, len(text) if quote < 0 else quote + 1)
@@ -277,10 +277,10 @@ def parse_json(text: bytes) -> Any:
 
 
 def _check_utf8(text: bytes) -> None:
-    """Raise UnicodeDecodeError where it is no UTF-8; surrogates may be in it, as `json.loads` allows."""
+    """Raise UnicodeDecodeError if a text is not UTF-8; surrogates are allowed, as in `json.loads`."""
     start = 0
     while start < len(text):
-        end = _character_end(text, min(start + BLOCK_BYTES, len(text)))
+        end = _find_character_end(text, min(start + BLOCK_BYTES, len(text)))
         try:
             text[start:end].decode("utf-8", "surrogatepass")
         except UnicodeDecodeError as error:
@@ -289,13 +289,13 @@ def _check_utf8(text: bytes) -> None:
         start = end
 
 
-def _character_end(text: bytes, end: int) -> int:
-    """The first place from `end` on where no character is cut in two."""
+def _find_character_end(text: bytes, end: int) -> int:
+    """Return the first index from `end` on that does not split a character."""
     return next((at for at in range(end, min(end + 3, len(text))) if text[at] & 0xC0 != 0x80), min(end + 3, len(text)))
 
 
 def _add_bare(bare: bytearray, text: bytes, start: int, end: int) -> None:
-    """Add what stands outside of strings, each run of white space as one blank."""
+    """Append bytes outside of strings to `bare`, each run of white space as one space."""
     for at in range(start, end, BLOCK_BYTES):
         bare += _SPACE.sub(b" ", text[at : min(at + BLOCK_BYTES, end)])
         if len(bare) > MAX_BARE_BYTES:
@@ -306,7 +306,7 @@ def _read_string(text: bytes, at: int) -> tuple[str, int]:
     """Return the string whose first character is at `at`, and the index after it; raises JSONDecodeError."""
     pieces, num_characters = list[str](), 0
     while True:
-        end = _character_end(text, _PIECE.match(text, at).end())  # type: ignore[union-attr]
+        end = _find_character_end(text, _PIECE.match(text, at).end())  # type: ignore[union-attr]
         is_last = text[end : end + 1] == b'"'
         if end == at and not is_last:
             end = len(text)  # it ends here, in an escape or without a quote: the scanner says which
@@ -320,8 +320,8 @@ def _read_string(text: bytes, at: int) -> tuple[str, int]:
         at = end
 
 
-def _first_fault(bare: bytearray, of_string: json.JSONDecodeError) -> json.JSONDecodeError:
-    """The fault of a string, unless what stands before it has one of its own."""
+def _choose_fault(bare: bytearray, of_string: json.JSONDecodeError) -> json.JSONDecodeError:
+    """Return the error of a string, or an earlier error in the text before it."""
     try:
         _parse(bare + b'"')
     except json.JSONDecodeError as fault:
@@ -334,7 +334,7 @@ def _parse(bare: bytearray) -> Any:
 
 
 def _restore_strings(value: Any, strings: list[str]) -> Any:
-    """A value with the strings in place of their numbers."""
+    """Replace the numbers in a value by their strings."""
     if isinstance(value, str):
         return strings[int(value)]
     if isinstance(value, list):

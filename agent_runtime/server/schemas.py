@@ -26,8 +26,8 @@ from editor.types import FormatName, Policy
 _BLOCK_CHARACTERS = 1 << 16
 
 
-def _encodable(text: str) -> str:
-    """JSON can spell a lone surrogate, which no file can hold."""
+def _check_encodable(text: str) -> str:
+    """Raise ValueError for a lone surrogate: JSON can contain one, a file cannot."""
     if text.isascii():
         return text
     for start in range(0, len(text), _BLOCK_CHARACTERS):  # in one piece it would take memory anew, which is slower
@@ -39,7 +39,7 @@ def _encodable(text: str) -> str:
     return text
 
 
-Text = Annotated[str, AfterValidator(_encodable)]
+Text = Annotated[str, AfterValidator(_check_encodable)]
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
 
@@ -68,8 +68,8 @@ class _PredictionBody(BaseModel):
 Prediction = Text | _PredictionBody
 
 
-def text_of(prediction: Prediction | None) -> str | None:
-    """A prediction as text, whatever its form."""
+def get_prediction_text(prediction: Prediction | None) -> str | None:
+    """Return a prediction in any form as text."""
     if not isinstance(prediction, _PredictionBody):
         return prediction
     content = prediction.content
@@ -77,7 +77,7 @@ def text_of(prediction: Prediction | None) -> str | None:
 
 
 MAX_NAME = 100
-"""Maximum length of a field's name in a message: it may be as long as the body."""
+"""Maximum characters of a field's name in a message: a sender may make it as long as the body."""
 
 EXAMPLES: list[Any] = [
     {
@@ -150,7 +150,7 @@ class ApplyBody(BaseModel):
         return {name: getattr(self, name) for name in SENT_OPTIONS} | {"min_certainty": least, "salt": salt}
 
 
-def fault_of_validation(errors: Sequence[Any], what: str = "the body") -> BadRequest:
+def convert_validation_error(errors: Sequence[Any], what: str = "the body") -> BadRequest:
     """Convert pydantic's error to that of an unsupported field or, if there is none, of a malformed request."""
     first = errors[0]
     place = [str(part)[:MAX_NAME] for part in _strip_location(first["loc"])]
@@ -165,19 +165,19 @@ def fault_of_validation(errors: Sequence[Any], what: str = "the body") -> BadReq
 
 
 def _strip_location(place: Sequence[Any]) -> Sequence[Any]:
-    """Without the part of the request, with which the framework's places begin."""
+    """Return a location without the part of the request with which the framework begins it."""
     is_part = place[:1] == ("body",) or (len(place) > 1 and place[0] in ("query", "path", "header", "cookie"))
     return place[1:] if is_part else place
 
 
-def _strict(**example: Any) -> ConfigDict:
+def _make_config(**example: Any) -> ConfigDict:
     return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [example]})
 
 
 class SessionBody(BaseModel):
     """What a session is about."""
 
-    model_config = _strict(workspace="default")
+    model_config = _make_config(workspace="default")
 
     workspace: Text | None = Field(None, description="Whose files it reads. Null: the service's `--root`, if any.")
     reuse: ReuseName | None = Field(
@@ -189,7 +189,7 @@ class SessionBody(BaseModel):
 class ReadBody(BaseModel):
     """Files to be put into the context, and to be taken out of it."""
 
-    model_config = _strict(paths=["src/limits.py"])
+    model_config = _make_config(paths=["src/limits.py"])
 
     paths: list[Text] = Field(default_factory=list, max_length=MAX_SESSION_FILES, description="Files of the workspace.")
     texts: dict[Text, Text] = Field(
@@ -202,7 +202,7 @@ class ReadBody(BaseModel):
 class AskBody(BaseModel):
     """A question to the model."""
 
-    model_config = _strict(question="Where is the limit set?", max_tokens=200)
+    model_config = _make_config(question="Where is the limit set?", max_tokens=200)
 
     question: Text
     max_tokens: int | None = Field(None, ge=1, lt=1 << 31, description="Of the answer. Null: 1024.")
@@ -218,7 +218,7 @@ class AskBody(BaseModel):
 class SessionApplyBody(BaseModel):
     """One edit, of the file at `path` or of the files that it names; the options are those of `POST /apply`."""
 
-    model_config = _strict(path="src/limits.py", edit='{"old_string": "limit = 10", "new_string": "limit = 20"}')
+    model_config = _make_config(path="src/limits.py", edit='{"old_string": "limit = 10", "new_string": "limit = 20"}')
 
     edit: Text
     path: Text | None = Field(None, description="The file, read or not. Null: the edit names its files itself.")
@@ -244,6 +244,6 @@ class SessionApplyBody(BaseModel):
     trace: bool = False
 
     def options(self) -> dict[str, Any]:
-        """How the edit is merged."""
+        """Return the options of the edit."""
         least = resolve_min_certainty(self.min_certainty, self.mode, write=self.write)
         return {name: getattr(self, name) for name in SENT_OPTIONS} | {"min_certainty": least}

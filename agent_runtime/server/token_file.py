@@ -1,21 +1,113 @@
-"""The file that keeps the tokens of a service: read, changed by `hunk token`, and read again when it has changed."""
+"""Bearer tokens and the file that stores them: `hunk token` changes it, a running service reads it again.
+
+A token is `hunk_ID_SECRET`. ID finds its entry in the token file and is not secret; SECRET is 256 random bits. The file
+stores the SHA-256 of the whole token. Passwords need a slow hash with a salt, because they can be guessed. 256 random
+bits cannot, and a slow hash would cost every request milliseconds.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import logging
 import os
+import re
+import secrets
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, StringConstraints, ValidationError, model_validator
 
-from agent_runtime.access import NAME, AccessScope, AccessToken, Principal, TokenSet
-from agent_runtime.errors import TokensUnreadable
+from agent_runtime.errors import TokensUnreadable, Unauthorized
 from agent_runtime.files import lock_folder, replace_file
+from agent_runtime.request_context import AccessScope, Principal
+
+PURPOSE = b"hunk bearer token\0"
+"""Prefix of the hashed text, so that no hash made for another purpose is that of a token."""
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""Names of tokens and tenants, which are written to logs and labels of metrics."""
+
+SALT_BYTES = 16
+
+_TOKEN = re.compile(r"hunk_([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
+
+
+@dataclass(frozen=True, slots=True)
+class AccessToken:
+    """A stored token, without its secret. `expires`: the time from which it is refused; None: never."""
+
+    id: str
+    name: str
+    tenant: str
+    scopes: frozenset[AccessScope]
+    sha256: str
+    created: datetime
+    expires: datetime | None = None
+
+    def has_expired(self, now: datetime) -> bool:
+        """Return whether it is refused at this time."""
+        return self.expires is not None and now >= self.expires
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSet:
+    """All tokens of a service, and the salt of each tenant (`Principal.salt`)."""
+
+    tokens: Sequence[AccessToken] = ()
+    salts: Mapping[str, str] = field(default_factory=dict)
+
+    def find_principal(self, sent: str, now: datetime) -> Principal:
+        """Return the principal of a sent token; raises Unauthorized, which gives no reason except expiry.
+
+        The entry is found by the ID. The hash is compared in constant time, for an unknown ID too.
+        """
+        match = _TOKEN.fullmatch(sent)
+        found = None if match is None else next((one for one in self.tokens if one.id == match[1]), None)
+        is_right = hmac.compare_digest(hash_token(sent), _NOBODY if found is None else found.sha256)
+        if found is None or not is_right:
+            raise Unauthorized("the service does not know this token; `hunk token list` lists those that it knows")
+        if found.has_expired(now):
+            raise Unauthorized(f"the token {found.name!r} has expired; make another with `hunk token new`")
+        return Principal(found.tenant, found.scopes, self.salts[found.tenant])
+
+    def add_token(self, token: AccessToken) -> TokenSet:
+        """Return a set with one more token; the first token of a tenant makes its salt."""
+        salts = {token.tenant: secrets.token_hex(SALT_BYTES), **self.salts}
+        return TokenSet((*self.tokens, token), salts)
+
+    def remove_token(self, token: AccessToken) -> TokenSet:
+        """Return a set without a token; without any token, a tenant loses its salt, and so its cache."""
+        left = tuple(one for one in self.tokens if one.id != token.id)
+        tenants = {one.tenant for one in left}
+        return TokenSet(left, {tenant: salt for tenant, salt in self.salts.items() if tenant in tenants})
+
+    def find_token(self, name_or_id: str) -> AccessToken | None:
+        """Return the token of this name or ID, None if there is none."""
+        return next((one for one in self.tokens if name_or_id in (one.name, one.id)), None)
+
+
+def make_token(
+    name: str, tenant: str, scopes: frozenset[AccessScope], created: datetime, expires: datetime | None = None
+) -> tuple[AccessToken, str]:
+    """Make a token; return its stored form and its text, which is not stored."""
+    token_id = secrets.token_hex(6)
+    text = f"hunk_{token_id}_{secrets.token_urlsafe(32)}"
+    return AccessToken(token_id, name, tenant, scopes, hash_token(text), created, expires), text
+
+
+def hash_token(token: str) -> str:
+    """Return the stored hash of a token's text."""
+    return sha256(PURPOSE + token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+_NOBODY = hash_token(secrets.token_urlsafe(32))
+
 
 MAX_FILE_BYTES = 4 << 20
 
@@ -59,14 +151,14 @@ class _Tokens(BaseModel):
 
 
 class TokenFile:
-    """One file, 0600: whoever reads it learns names and salts but no token; whoever writes it is let in."""
+    """The token file, mode 0600. It contains names, salts and hashes, but no token; who can write it has access."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> TokenSet:
         """Return the tokens of the file; raises TokensUnreadable."""
-        with self._faults():
+        with self._translate_errors():
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             with os.fdopen(descriptor, "rb") as file:
                 state = os.fstat(descriptor)
@@ -83,15 +175,15 @@ class TokenFile:
         return TokenSet(tokens, parsed.salts)
 
     def change(self, change: Callable[[TokenSet], TokenSet]) -> None:
-        """Replace what the file holds, which is made if it is not there; raises what `read` and `change` raise."""
-        with self._faults():
+        """Replace the content of the file, which is created if missing; raises what `read` and `change` raise."""
+        with self._translate_errors():
             path = self.path.resolve()
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with lock_folder(path.parent):
-                replace_file(path, _json_of(change(self.read() if path.exists() else TokenSet())))
+                replace_file(path, _to_json(change(self.read() if path.exists() else TokenSet())))
 
     @contextlib.contextmanager
-    def _faults(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -103,29 +195,29 @@ class TokenFile:
 
 
 class LiveTokens:
-    """The tokens of a running service: the file's, as it is now.
+    """The tokens of a running service, read again whenever the file has changed.
 
-    A file that cannot be read lets nobody in; it is said once for each state of the file.
+    While the file cannot be read, all requests are refused; each such state of the file is logged once.
     """
 
     def __init__(self, file: TokenFile, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        """Raises TokensUnreadable."""
+        """Read the file; raises TokensUnreadable."""
         self._file = file
         self._now = now
-        self._seen = self._state()
+        self._seen = self._get_state()
         self._tokens: TokenSet | None = file.read()
 
-    def principal(self, sent: str) -> Principal:
+    def find_principal(self, sent: str) -> Principal:
         """Return the principal of a sent token; raises Unauthorized, or TokensUnreadable."""
-        state = self._state()
+        state = self._get_state()
         if state != self._seen:
             self._tokens = self._read()
             self._seen = state
         if self._tokens is None:
             raise TokensUnreadable("the service cannot read its token file; its log says why")
-        return self._tokens.principal(sent, self._now())
+        return self._tokens.find_principal(sent, self._now())
 
-    def _state(self) -> tuple[int, ...] | None:
+    def _get_state(self) -> tuple[int, ...] | None:
         """Return the stat of the file, which changes when it is written or replaced; None if it is gone."""
         try:
             state = self._file.path.stat()
@@ -141,7 +233,7 @@ class LiveTokens:
             return None
 
 
-def _json_of(tokens: TokenSet) -> bytes:
+def _to_json(tokens: TokenSet) -> bytes:
     entries = [
         _Token(
             id=one.id,

@@ -1,10 +1,4 @@
-"""uvicorn as `hunk serve` runs it: connection limits, timeouts and graceful shutdown.
-
-uvicorn ends connections that are idle after an answer, and waits for ever for the head of a request, for the rest of a
-body that nobody reads, and for a client that does not take its answer. Every few seconds each connection is looked at;
-one that has not moved for `PATIENCE_SECONDS` is cut. The time that a body may take is `request_body.py`'s. Where all
-connections are taken, whoever has the most of them makes room for the others.
-"""
+"""uvicorn as `hunk serve` runs it: connection limits, timeouts and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -13,11 +7,12 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 import uvicorn
@@ -25,28 +20,40 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from agent_runtime.errors import BadRequest, HunkError, TooManyConnections
 from agent_runtime.serialization import problem_to_json
-from agent_runtime.server.admission import Drain
-from agent_runtime.server.auth import network_of
-from agent_runtime.telemetry.systemd import tell_systemd
+from agent_runtime.server.auth import get_network
+from agent_runtime.server.middleware import Drain
+
+
+def notify_systemd(state: str, environ: Mapping[str, str]) -> None:
+    """Send a state such as `READY=1` to systemd (sd_notify(3)), if it started the service with `Type=notify`."""
+    address = environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    if address.startswith("@"):  # a name in Linux' abstract namespace
+        address = "\0" + address[1:]
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.connect(address)
+        sender.sendall(state.encode())
+
 
 LOG = logging.getLogger("hunk.service")
 
 INTERRUPT_SECONDS = 5.0
-"""How long requests may go on after Ctrl-C, at most: somebody is waiting at the keyboard."""
+"""Maximum seconds that requests may run after Ctrl-C: a person is waiting."""
 
 ANSWER_SECONDS = 10
-"""How long answers may take once the model's work is ended; one pass of the model has to end first."""
+"""Seconds for sending answers after the model is stopped; its current pass has to end first."""
 
 OVERDUE_SECONDS = 5.0
-"""Past all that, the process is ended by a thread of its own: nothing that it still waits for has an end in sight."""
+"""Seconds after all these limits until a thread ends the process."""
 
 
 class DrainingServer(uvicorn.Server):
-    """Ends in three steps: refuse new requests, wait for those in work, end the work on what is left.
+    """A server that shuts down in three steps: refuse new requests, wait for the running ones, end what is left.
 
-    The socket stays open for the first two, so that a balancer sees 503 at /readyz and clients are told to go
-    elsewhere, not cut off. A second signal ends the process at once, and so does a thread that keeps the time, where
-    the model cannot be closed: asyncio would wait for that for ever.
+    The socket stays open during the first two, so that a load balancer sees 503 at /readyz, and clients get an answer
+    that sends them elsewhere. A second signal ends the process at once. So does a timer thread if the model cannot be
+    closed, since asyncio would wait for that for ever.
     """
 
     def __init__(
@@ -55,26 +62,26 @@ class DrainingServer(uvicorn.Server):
         drain: Drain,
         drain_s: float,
         end_work: Callable[[], None],
-        last_words: Callable[[], object] = lambda: None,
+        flush_log: Callable[[], object] = lambda: None,
     ) -> None:
-        """`end_work` ends what the model does, `last_words` writes what the log still holds."""
+        """`end_work` stops the model; `flush_log` writes the log lines that still wait."""
         super().__init__(config)
-        self._last_words = last_words
+        self._flush_log = flush_log
         self._drain = drain
         self._drain_s = drain_s
         self._end_work = end_work
-        self._ending: asyncio.Task[None] | None = None
+        self._drain_task: asyncio.Task[None] | None = None
         self.signal: int | None = None
 
-    def _begin_to_end(self, drain_s: float) -> None:
-        """Refuse new requests from now on, and end when the others have ended; on the event loop's thread."""
-        if self._ending is None:
+    def _start_drain(self, drain_s: float) -> None:
+        """Refuse new requests from now on, and exit when the others have ended. Called on the event loop."""
+        if self._drain_task is None:
             self._drain.begin()
-            tell_systemd("STOPPING=1", os.environ)
+            notify_systemd("STOPPING=1", os.environ)
             LOG.info("ending", extra={"fields": {"requests_in_work": self._drain.num_in_work}})
-            self._ending = asyncio.get_running_loop().create_task(self._end(drain_s))
+            self._drain_task = asyncio.get_running_loop().create_task(self._drain_and_exit(drain_s))
 
-    async def _end(self, drain_s: float) -> None:
+    async def _drain_and_exit(self, drain_s: float) -> None:
         if not await self._drain.wait(drain_s):
             LOG.warning("requests are cut off", extra={"fields": {"requests_in_work": self._drain.num_in_work}})
             self._drain.cut_off()
@@ -83,9 +90,7 @@ class DrainingServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Run as uvicorn does, but a signal that ended the service in good order does not kill the process
-        afterwards.
-        """
+        """Handle signals as uvicorn does, without raising them again after an orderly shutdown."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -101,39 +106,39 @@ class DrainingServer(uvicorn.Server):
 
     def _on_signal(self, number: int) -> None:
         if self.signal is not None:
-            leave(128 + number)
+            exit_process(128 + number)
         self.signal = number
         drain_s = min(INTERRUPT_SECONDS, self._drain_s) if number == signal.SIGINT else self._drain_s
-        self._begin_to_end(drain_s)
+        self._start_drain(drain_s)
         answer_s = self.config.timeout_graceful_shutdown or 0
-        keeper = threading.Timer(drain_s + answer_s + OVERDUE_SECONDS, self._end_overdue)
+        keeper = threading.Timer(drain_s + answer_s + OVERDUE_SECONDS, self._exit_overdue)
         keeper.daemon = True
         keeper.start()
 
-    def _end_overdue(self) -> None:
+    def _exit_overdue(self) -> None:
         LOG.warning("ended while work was going on", extra={"fields": {"requests_in_work": self._drain.num_in_work}})
-        self._last_words()
-        leave(self.exit_code)
+        self._flush_log()
+        exit_process(self.exit_code)
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the process: as after Ctrl-C, or in good order."""
+        """Exit code of the process: 130 after Ctrl-C, else 0."""
         return 128 + signal.SIGINT if self.signal == signal.SIGINT else 0
 
 
-def leave(code: int) -> NoReturn:
-    """End at once: a thread that is inside torch (loading, merging) aborts the process at an orderly shutdown."""
+def exit_process(code: int) -> NoReturn:
+    """End the process at once: in an orderly exit, a thread that is still inside torch would abort it."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-PATIENCE_SECONDS = 30.0
-NUM_LOOKS = 6
-"""In that time."""
+STALL_SECONDS = 30.0
+NUM_CHECKS = 6
+"""Checks of a connection within STALL_SECONDS."""
 
 MAX_CONNECTIONS = 1000
-"""Most systems let a process have 1,024 files open where nothing else is set."""
+"""Default limit: on most systems a process may open 1,024 files."""
 
 MAX_HEAD_BYTES = 32 << 10
 
@@ -142,53 +147,60 @@ SAFE_HEADERS = (
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),
 )
-"""Headers of every answer: another site can neither load it, nor sniff its type, nor frame it."""
+"""Headers of every answer: they keep other sites from loading it, sniffing its type and framing it."""
 
 
-class PatientConnection(H11Protocol):
-    """uvicorn's HTTP protocol, with timeouts."""
+class TimeoutH11Protocol(H11Protocol):
+    """uvicorn's HTTP protocol with timeouts and a limit of connections.
 
-    patience_s = PATIENCE_SECONDS
+    uvicorn closes connections that are idle after an answer. It waits without limit for the head of a request, for the
+    rest of a body that is not read, and for a client that does not read its answer. Here each connection is checked
+    every few seconds, and one without progress for `STALL_SECONDS` is closed. `request_body.py` limits the time of a
+    body. At the limit of connections, a connection of the network that has most of them is closed for a new one.
+    """
+
+    stall_s = STALL_SECONDS
     max_connections = MAX_CONNECTIONS
 
     network = ""
-    """Network of the client: its address, or the /64 of an IPv6 address."""
+    """Network of the client (`get_network`)."""
 
-    _look_task: asyncio.TimerHandle | None = None
+    _check_task: asyncio.TimerHandle | None = None
     _cycle_seen: object = None
     _num_waiting = 0
     _num_stuck = 0
     _unsent_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take the connection, or answer 503 where there are too many."""
+        """Accept the connection, or answer 503 if there are too many."""
         super().connection_made(transport)
-        self.network = network_of(self.client[0] if self.client else "")
-        if len(self.connections) > self.max_connections and not self._finds_room():
-            self._end_with(TooManyConnections(f"the service has {self.max_connections} connections already"))
-        self._look_later()
+        self.network = get_network(self.client[0] if self.client else "")
+        if len(self.connections) > self.max_connections and not self._make_room():
+            self._close_with(TooManyConnections(f"the service has {self.max_connections} connections already"))
+        self._schedule_check()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Look at it no more."""
-        if self._look_task is not None:
-            self._look_task.cancel()
+        """Stop the checks."""
+        if self._check_task is not None:
+            self._check_task.cancel()
         super().connection_lost(exc)
 
     def resume_writing(self) -> None:
-        """The client has taken what was held back."""
+        """Record that the client reads again."""
         self._num_stuck = 0
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
         """Answer a request that is not HTTP with a problem."""
-        self._end_with(BadRequest(msg))
+        self._close_with(BadRequest(msg))
 
-    def _finds_room(self) -> bool:
-        """Whether there is a place after all: that of one that waits for its client, of the network that has the most.
+    def _make_room(self) -> bool:
+        """Return whether there is room, after closing another connection if necessary.
 
-        None is cut off for a network that would then have as many.
+        That is one that waits for its client, of the network with the most connections; the new connection's network
+        must have at least two fewer.
         """
-        connections = [each for each in self.connections if isinstance(each, PatientConnection)]
+        connections = [each for each in self.connections if isinstance(each, TimeoutH11Protocol)]
         others = [each for each in connections if each is not self and not each.transport.is_closing()]
         if len(others) < self.max_connections:
             return True
@@ -204,26 +216,26 @@ class PatientConnection(H11Protocol):
         """Whether the connection waits for its client to send a request, or the rest of one."""
         return not self._is_answering() or (self.cycle.more_body and not self.cycle.response_started)
 
-    def _look_later(self) -> None:
-        self._look_task = self.loop.call_later(self.patience_s / NUM_LOOKS, self._look)
+    def _schedule_check(self) -> None:
+        self._check_task = self.loop.call_later(self.stall_s / NUM_CHECKS, self._check_progress)
 
-    def _look(self) -> None:
-        """Count the looks since the connection last moved."""
+    def _check_progress(self) -> None:
+        """Count the checks without progress, and close the connection after the last."""
         is_same = self.cycle is self._cycle_seen
         self._cycle_seen = self.cycle
         self._num_waiting = self._num_waiting + 1 if is_same and not self._is_answering() else 0
         unsent_bytes = self.transport.get_write_buffer_size()
         self._num_stuck = self._num_stuck + 1 if unsent_bytes and unsent_bytes >= self._unsent_bytes else 0
         self._unsent_bytes = unsent_bytes
-        if max(self._num_waiting, self._num_stuck) >= NUM_LOOKS:
+        if max(self._num_waiting, self._num_stuck) >= NUM_CHECKS:
             self.transport.abort()
         else:
-            self._look_later()
+            self._schedule_check()
 
-    def _end_with(self, fault: HunkError) -> None:
-        """Answer a problem, unless another answer is on its way, and close."""
+    def _close_with(self, fault: HunkError) -> None:
+        """Answer with a problem, unless another answer has begun, and close."""
         if not self._is_answering():
-            self.transport.write(_raw(fault))
+            self.transport.write(_encode_problem(fault))
         self.transport.close()
 
     def _is_answering(self) -> bool:
@@ -231,7 +243,7 @@ class PatientConnection(H11Protocol):
         return cycle is not None and not cycle.response_complete
 
 
-def _raw(fault: HunkError) -> bytes:
+def _encode_problem(fault: HunkError) -> bytes:
     body = json.dumps(problem_to_json(fault)).encode()
     retry = f"Retry-After: {fault.retry_after_s:.0f}\r\n" if fault.retry_after_s else ""
     safe = "".join(f"{name}: {value}\r\n" for name, value in SAFE_HEADERS)
@@ -243,13 +255,13 @@ def _raw(fault: HunkError) -> bytes:
     return head.encode() + body
 
 
-def connection_settings(max_connections: int = MAX_CONNECTIONS) -> dict[str, Any]:
-    """What uvicorn is told about connections (`uvicorn.Config`).
+def make_connection_settings(max_connections: int = MAX_CONNECTIONS) -> dict[str, Any]:
+    """Return uvicorn's settings of connections (`uvicorn.Config`).
 
-    A sender is known by its address, or its token: what it says of itself in X-Forwarded-For is not looked at.
+    X-Forwarded-For is ignored, since any sender can set it: a sender is identified by its address or token.
     """
     return {
-        "http": type("Connection", (PatientConnection,), {"max_connections": max_connections}),
+        "http": type("Connection", (TimeoutH11Protocol,), {"max_connections": max_connections}),
         "ws": "none",
         "h11_max_incomplete_event_size": MAX_HEAD_BYTES,
         "server_header": False,

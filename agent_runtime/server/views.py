@@ -19,12 +19,12 @@ from repo_cache.snapshot import Snapshot
 from repo_cache.types import ChangeKind, FileChange, FileTokens
 
 MAX_CHANGES = 10_000
-"""Maximum number of changes in one answer; for more, a snapshot is as good."""
+"""Maximum changes in one answer; with more, a client reads the snapshot again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedFile:
-    """What became of one file; hashes are "" where there is none. `old_path` is where a renamed file was."""
+    """A change of one file. A hash is "" where the file does not exist. `old_path`: the path before a rename."""
 
     path: str
     kind: ChangeKind
@@ -36,14 +36,14 @@ class ChangedFile:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceChanges:
-    """What happened from one version to another; the same version twice where nothing has in the time."""
+    """The changes from one version to another; both versions are the same if nothing changed in time."""
 
     since: str
     version: str
     changes: tuple[ChangedFile, ...]
 
 
-def changes_between(given: SnapshotHistory, since: Snapshot, until: Snapshot) -> WorkspaceChanges:
+def compare_snapshots(given: SnapshotHistory, since: Snapshot, until: Snapshot) -> WorkspaceChanges:
     """Return the changes between two snapshots of one cache; raises SnapshotGone if there are too many."""
     changes = until.changes(since)
     if len(changes) > MAX_CHANGES:
@@ -52,7 +52,7 @@ def changes_between(given: SnapshotHistory, since: Snapshot, until: Snapshot) ->
 
 
 async def wait_for_change(cache: RepoCache, since: Snapshot) -> None:
-    """Until the cache has another snapshot than this; raises NotIndexed where it is closed meanwhile."""
+    """Wait until the cache has a newer snapshot; raises NotIndexed if it is closed meanwhile."""
     with suppress(CacheClosed), cache.subscribe() as updates:
         if cache.snapshot().version != since.version:  # it changed before we listened
             return
@@ -75,7 +75,7 @@ def _build_change(change: FileChange) -> ChangedFile:
 
 @dataclass(frozen=True, slots=True)
 class FileContent:
-    """A file; `text`, a BOM and line endings included, in `encoding` gives the bytes that hash and size are of."""
+    """A file: `text` with its BOM and line endings, its encoding, and the hash and size of its bytes."""
 
     path: str
     text: str
@@ -84,8 +84,8 @@ class FileContent:
     size: int
 
 
-def file_content(workspace: Workspace, path: str) -> FileContent:
-    """A file, ignored or not; raises what `Workspace.read` raises, BadFile for one that is no text."""
+def read_file_content(workspace: Workspace, path: str) -> FileContent:
+    """Read a file, whether ignored or not; raises as `Workspace.read`, and BadFile if it is not text."""
     data = workspace.read(path)
     encoding = decode(data, path).encoding
     return FileContent(path, data.decode(encoding), encoding, sha256(data).hexdigest(), len(data))
@@ -93,12 +93,12 @@ def file_content(workspace: Workspace, path: str) -> FileContent:
 
 MAX_OF_PAGE = 10_000
 MAX_WITH_SPANS = 200
-"""Maximum files of a page with spans: spans of a file are cut on first use, which parses it."""
+"""Maximum files of a page with spans: a file is parsed when its spans are first requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
-    """One file: the hash of its bytes, how many tokens it has, and where its spans end in them, ascending."""
+    """One file: the hash of its bytes, its number of tokens, and the token index at which each span ends."""
 
     path: str
     sha256: str
@@ -108,7 +108,7 @@ class SnapshotFile:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPage:
-    """Some files of one version; `num_files` and `num_tokens` are of all. `next`: as in `FilePage`."""
+    """Some files of one version; `num_files` and `num_tokens` count the whole snapshot. `next`: as in `FilePage`."""
 
     version: str
     num_files: int
@@ -117,8 +117,10 @@ class SnapshotPage:
     next: str | None
 
 
-def snapshot_page(given: SnapshotHistory, snapshot: Snapshot, *, after: str, limit: int, spans: bool) -> SnapshotPage:
-    """Return the files of a snapshot after the path `after`, at most `limit`, and at most a page."""
+def build_snapshot_page(
+    given: SnapshotHistory, snapshot: Snapshot, *, after: str, limit: int, spans: bool
+) -> SnapshotPage:
+    """Return the files of a snapshot after the path `after`, at most `limit` and at most a full page."""
     limit = min(limit, MAX_WITH_SPANS if spans else MAX_OF_PAGE)
     paths = sorted(snapshot)
     first = bisect_right(paths, after) if after else 0
@@ -127,26 +129,26 @@ def snapshot_page(given: SnapshotHistory, snapshot: Snapshot, *, after: str, lim
         given.add(snapshot),
         len(snapshot),
         snapshot.num_tokens,
-        tuple(_file(path, snapshot[path], spans=spans) for path in found),
+        tuple(_build_file(path, snapshot[path], spans=spans) for path in found),
         found[-1] if first + limit < len(paths) else None,
     )
 
 
-def _file(path: str, tokens: FileTokens, *, spans: bool) -> SnapshotFile:
+def _build_file(path: str, tokens: FileTokens, *, spans: bool) -> SnapshotFile:
     ends = tuple(tokens.spans.ends.tolist()) if spans else None
     return SnapshotFile(path, tokens.content_hash, len(tokens), ends)
 
 
 WorkspaceState = WatchState | Literal["no-model", "unwatched"]
-"""`no-model`: files become tokens once the model is loaded. `unwatched`: they never do, as the service was told so."""
+"""`no-model`: files are tokenised once the model is loaded. `unwatched`: never, as the service was started without."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceStatus:
-    """What is known of a workspace. Numbers and `version` are there while it is `watching`.
+    """The state of a workspace. The numbers and `version` are set while it is `watching`.
 
-    detail: in words, why nothing is known, or "". skipped: files that have no tokens, such as binary ones. indexed: the
-    share of the bytes that are indexed already, while `indexing`.
+    detail: why it is not, in words, or "". skipped: number of files without tokens, such as binary ones. indexed: the
+    share of the bytes that is indexed so far, while `indexing`.
     """
 
     name: str
@@ -160,7 +162,7 @@ class WorkspaceStatus:
     indexed: float | None = None
 
 
-def status_of(entry: WorkspaceEntry) -> WorkspaceStatus:
+def get_status(entry: WorkspaceEntry) -> WorkspaceStatus:
     """Return the state of a workspace; starts nothing and waits for nothing."""
     watched = entry.index
     if watched is None:

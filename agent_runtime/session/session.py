@@ -12,12 +12,11 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Literal
 
-from agent_runtime.access import Principal
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import BadRequest, SessionBusy, SessionMissing, Stale, TooLarge, TooManyRequests
 from agent_runtime.files import MAX_EDIT_BYTES, check_size
 from agent_runtime.llm.interface import ChatModel, ChatRequest, EncodedPrompt
-from agent_runtime.request_context import NO_PROGRESS, ProgressListener, RequestContext, Timings
+from agent_runtime.request_context import NO_PROGRESS, Principal, ProgressListener, RequestContext, Timings
 from agent_runtime.session.files import ReadFile, SeenFile, SessionFiles
 from agent_runtime.session.prompt import HistoryMessage, PromptLayout, SessionPrompt
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, ReuseName, Usage, total_usage

@@ -1,1 +1,1 @@
-"""Log, metrics, traces, and the state that systemd is told."""
+"""Log, metrics and traces of a service."""

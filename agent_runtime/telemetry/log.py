@@ -16,7 +16,7 @@ LogFormat = Literal["json", "text"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 MAX_WAITING = 10_000
-"""Lines that wait to be written; at 300 requests a second, half a minute in which nobody reads the pipe."""
+"""Maximum lines that wait to be written: half a minute of 300 requests a second."""
 
 LEVELS: dict[LogLevel, int] = {
     "debug": logging.DEBUG,
@@ -26,20 +26,20 @@ LEVELS: dict[LogLevel, int] = {
 }
 
 
-def configure(log_format: LogFormat | None, level: LogLevel, stream: TextIO = sys.stderr) -> LineWriter:
-    """Have this process log to `stream`, uvicorn's own lines too; without a format a terminal gets text, else JSON."""
+def configure_logging(log_format: LogFormat | None, level: LogLevel, stream: TextIO = sys.stderr) -> LineWriter:
+    """Log to `stream`, uvicorn's lines too. Without a format, a terminal gets text, and other streams JSON."""
     chosen = log_format or ("text" if stream.isatty() else "json")
     writer = LineWriter(stream)
     writer.setFormatter(JsonLines() if chosen == "json" else TextLines())
     root = logging.getLogger()
     root.handlers[:] = [writer]
-    root.setLevel(max(logging.WARNING, LEVELS[level]))  # of other libraries what is wrong, no more
+    root.setLevel(max(logging.WARNING, LEVELS[level]))  # only warnings and errors of other libraries
     logging.getLogger("hunk").setLevel(LEVELS[level])
     return writer
 
 
 class LineWriter(logging.Handler):
-    """Writes in a thread of its own: a full pipe costs lines, which are counted, and no request waits for it."""
+    """Writes lines in its own thread, so that no request waits for a full pipe; lost lines are counted."""
 
     def __init__(self, stream: TextIO, max_waiting: int = MAX_WAITING) -> None:
         super().__init__()
@@ -50,14 +50,14 @@ class LineWriter(logging.Handler):
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Have it written soon."""
+        """Queue a line."""
         try:
             self._lines.put_nowait(self.format(record))
         except queue.Full:
             self._num_lost += 1
 
     def finish(self, timeout_s: float = 1.0) -> bool:
-        """Whether all that waits could be written within the time; nothing is taken any more then."""
+        """Write the waiting lines and stop; return whether all were written within the time."""
         try:
             self._lines.put(None, timeout=timeout_s)
         except queue.Full:
@@ -66,14 +66,14 @@ class LineWriter(logging.Handler):
         return not self._thread.is_alive()
 
     def _write_all(self) -> None:
-        with suppress(OSError, ValueError):  # whoever read it is gone
+        with suppress(OSError, ValueError):  # the reader has closed the stream
             while (line := self._lines.get()) is not None:
                 self._write(line)
                 if lost := self._format_lost():
                     self._write(lost)
 
     def _format_lost(self) -> str:
-        """A line about those that were lost since the last one, if there are any."""
+        """Return a line with the number of lines lost since the last call, "" if none was."""
         lost, self._num_lost = self._num_lost, 0
         event = logging.LogRecord("hunk.log", logging.WARNING, "", 0, "lines were lost", None, None)
         event.fields = {"lines": lost}
@@ -85,25 +85,25 @@ class LineWriter(logging.Handler):
 
 
 class JsonLines(logging.Formatter):
-    """A JSON object a line."""
+    """Formats a record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Time, level, what happened, and its fields."""
-        return json.dumps(_event(record), ensure_ascii=False, default=str)
+        """Return time, level, message and fields as JSON."""
+        return json.dumps(_to_event(record), ensure_ascii=False, default=str)
 
 
 class TextLines(logging.Formatter):
-    """Time, level, what happened, and `key=value` for each field."""
+    """Formats a record as one line: time, level, message, and `key=value` for each field."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, in one piece whatever the values hold."""
-        event = _event(record)
+        """Return the line; values with special characters are quoted."""
+        event = _to_event(record)
         first = f"{event.pop('time')} {event.pop('level'):7} {_format_value(event.pop('message'), words=True)}"
         return " ".join([first, *(f"{name}={_format_value(value)}" for name, value in event.items())])
 
 
-def _event(record: logging.LogRecord) -> dict[str, Any]:
-    """A record's parts. Of an error its kind and where it was raised, not its message, which may quote a source."""
+def _to_event(record: logging.LogRecord) -> dict[str, Any]:
+    """Return a record's fields. Of an exception: its class and stack, not its message, which may quote a file."""
     at = datetime.fromtimestamp(record.created, UTC)
     event: dict[str, Any] = {
         "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),

@@ -1,4 +1,4 @@
-"""OpenTelemetry traces, off unless asked for: a span a request, which continues its caller's trace, and its phases."""
+"""OpenTelemetry traces, off by default: a span for each request, in its caller's trace, and spans of its phases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opentelemetry import trace
 from opentelemetry.trace import TracerProvider
 
 from agent_runtime.errors import BadRequest
-from agent_runtime.telemetry.observer import Observer, RequestOutcome
+from agent_runtime.telemetry.metrics import Observer, RequestOutcome
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-"""OpenTelemetry's own variables; either says where traces go, and so that they are wanted."""
+"""OpenTelemetry's own variables; either names the receiver and switches traces on."""
 
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
 
-def tracer_provider(environ: Mapping[str, str], *, asked: bool = False) -> SdkProvider | None:
-    """Where spans go, None where nobody asks for them; raises BadRequest where they cannot be had.
+def make_tracer_provider(environ: Mapping[str, str], *, asked: bool = False) -> SdkProvider | None:
+    """Make the provider that exports spans; None if traces are off. Raises BadRequest if they are not possible.
 
     The exporter reads OpenTelemetry's other variables itself (headers, timeout, sampler, OTEL_SERVICE_NAME).
     """
@@ -95,12 +95,12 @@ class PhaseSpans(Observer):
             }
         )
         phases = {name: ms for name, ms in outcome.timings.items() if name != "total_ms"}
-        start_ns = time.time_ns() - _ns(sum(phases.values()))
+        start_ns = time.time_ns() - _to_ns(sum(phases.values()))
         for name, milliseconds in phases.items():
-            end_ns = start_ns + _ns(milliseconds)
+            end_ns = start_ns + _to_ns(milliseconds)
             self._tracer.start_span(name.removesuffix("_ms"), start_time=start_ns).end(end_ns)
             start_ns = end_ns
 
 
-def _ns(milliseconds: float) -> int:
+def _to_ns(milliseconds: float) -> int:
     return round(milliseconds * 1e6)

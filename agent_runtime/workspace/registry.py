@@ -13,9 +13,9 @@ from pathlib import Path
 
 from cachetools import FIFOCache
 
-from agent_runtime.access import LOCAL, Principal
 from agent_runtime.errors import BadRequest, Conflict, NotIndexed, OutsideRoot, SnapshotGone, WorkspaceMissing
 from agent_runtime.files import MAX_FILE_BYTES
+from agent_runtime.request_context import LOCAL, Principal
 from agent_runtime.workspace.index import WatchedIndex
 from agent_runtime.workspace.sandbox import is_below
 from agent_runtime.workspace.workspace import Workspace

@@ -20,8 +20,7 @@ from typing import Any
 import httpx
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from agent_runtime.access import new_token
-from agent_runtime.server.token_file import TokenFile
+from agent_runtime.server.token_file import TokenFile, make_token
 from benchmarks.harness import Row, say
 from benchmarks.serve.service import Clients, Edit, Running, Seen, make_rule_edits, open_service, run_clients
 
@@ -77,7 +76,7 @@ def make_setting(folder: Path) -> Setting:
         (folder / name).mkdir()
     file, tokens = TokenFile(folder / "tokens.json"), {}
     for tenant in (POLITE, ATTACKER):
-        token, tokens[tenant] = new_token(tenant, tenant, frozenset(("admin",)), datetime.now(UTC))
+        token, tokens[tenant] = make_token(tenant, tenant, frozenset(("admin",)), datetime.now(UTC))
         file.change(lambda known, token=token: known.add_token(token))  # type: ignore[misc]
     _make_model(folder / "model")
     return Setting(folder, tokens)

@@ -36,7 +36,7 @@ from agent_runtime.mcp.backends import LocalBackend, make_local_applier
 from agent_runtime.mcp.tools import build_server
 from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.server.app import build_app
-from agent_runtime.server.dependencies import Service
+from agent_runtime.server.service import Service
 from agent_runtime.types import ApplyRequest, Usage
 from agent_runtime.workspace.registry import WorkspaceRegistry
 from benchmarks import edit_formats as rendering
@@ -97,7 +97,7 @@ class Doors:
         # What loads a model where none was handed over: the command line, and the client of this process.
         self._open.enter_context(mock.patch("agent_runtime.wiring.open_merger", self.model.load))
         slot = mock.Mock(load=self.model.load)
-        self._open.enter_context(mock.patch("agent_runtime.wiring.model_slot", return_value=slot))
+        self._open.enter_context(mock.patch("agent_runtime.wiring.make_model_slot", return_value=slot))
         on_demand = ModelOnDemand(self.model.name, self.model.load)
         service = Service(Applier(on_demand.get), on_demand, WorkspaceRegistry(None))
         self._http = self._open.enter_context(

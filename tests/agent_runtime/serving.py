@@ -16,8 +16,8 @@ import uvicorn
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.llm.interface import Merger, ModelSlot
 from agent_runtime.server.app import build_app
-from agent_runtime.server.dependencies import Service
-from agent_runtime.server.uvicorn_server import connection_settings
+from agent_runtime.server.service import Service
+from agent_runtime.server.uvicorn_server import make_connection_settings
 from agent_runtime.workspace.registry import WorkspaceRegistry
 
 
@@ -44,7 +44,7 @@ def serving(
     app = build_app(change(Service(Applier(slot.get), slot, WorkspaceRegistry(root))))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(
-            uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2, **connection_settings())
+            uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2, **make_connection_settings())
         )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -14,13 +14,13 @@ from typing import Any
 import httpx
 import uvicorn
 
-from agent_runtime.access import AccessScope, new_token
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.llm.interface import Merger, ModelSlot
+from agent_runtime.request_context import AccessScope
 from agent_runtime.server.app import build_app
-from agent_runtime.server.dependencies import Service
-from agent_runtime.server.token_file import LiveTokens, TokenFile
-from agent_runtime.server.uvicorn_server import connection_settings
+from agent_runtime.server.service import Service
+from agent_runtime.server.token_file import LiveTokens, TokenFile, make_token
+from agent_runtime.server.uvicorn_server import make_connection_settings
 from agent_runtime.workspace.registry import WorkspaceRegistry
 from tests.agent_runtime.scripted import ScriptedMerger
 
@@ -52,7 +52,7 @@ def make_tokens(path: Path, wanted: Mapping[str, tuple[str, tuple[AccessScope, .
     """A token file with these, by name a tenant and scopes; their texts."""
     texts = {}
     for name, (tenant, scopes) in wanted.items():
-        token, texts[name] = new_token(name, tenant, frozenset(scopes), datetime.now(UTC))
+        token, texts[name] = make_token(name, tenant, frozenset(scopes), datetime.now(UTC))
         TokenFile(path).change(lambda known, token=token: known.add_token(token))  # type: ignore[misc]
     return texts
 
@@ -65,7 +65,7 @@ def guarded(
     merger: Merger | None = None,
     **connection: Any,
 ) -> Iterator[Guarded]:
-    """A service that asks for tokens if there are any; `connection` are attributes of `PatientConnection`."""
+    """A service that asks for tokens if there are any; `connection` are attributes of `TimeoutH11Protocol`."""
     file = TokenFile(folder / "tokens.json")
     texts = make_tokens(file.path, wanted or {})
     slot = ModelSlot("scripted", lambda: merger or ScriptedMerger())
@@ -74,7 +74,7 @@ def guarded(
     loaded.wait()
     workspaces = WorkspaceRegistry(root, allowed=[folder], watch=False, journals=folder / "journals")
     app = build_app(Service(Applier(slot.get), slot, workspaces), tokens=LiveTokens(file) if wanted else None)
-    settings = connection_settings()
+    settings = make_connection_settings()
     settings["http"] = type("Connection", (settings["http"],), connection)
     config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2, **settings)
     with socket.create_server(("127.0.0.1", 0)) as listener:

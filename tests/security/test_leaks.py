@@ -86,7 +86,7 @@ def test_logs_hold_no_text_no_token_and_no_query(private_service: Guarded, priva
     stream = io.StringIO()
     before = [(logger, logger.level) for logger in (logging.getLogger(), logging.getLogger("hunk"))]
     handlers = logging.getLogger().handlers[:]
-    log = logs.configure("json", "debug", stream)
+    log = logs.configure_logging("json", "debug", stream)
     try:
         edit = json.dumps({"old_string": f"{MARK} = 1", "new_string": f"{SENT} = 2"})
         token = private_service.tokens["all"]

@@ -17,23 +17,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
-from agent_runtime.access import Principal
 from agent_runtime.errors import BadRequest
 from agent_runtime.llm.interface import ModelMerge, ModelTask
 from agent_runtime.quotas import Shares
-from agent_runtime.request_context import Piece, ProgressListener, RequestContext
+from agent_runtime.request_context import PRINCIPAL_KEY, Piece, Principal, ProgressListener, RequestContext
 from agent_runtime.server.app import MAX_BODY_BYTES
-from agent_runtime.server.auth import PRINCIPAL_KEY
-from agent_runtime.server.host_guard import MAX_HEADERS
+from agent_runtime.server.auth import MAX_HEADERS
 from agent_runtime.server.request_body import (
     BLOCK_BYTES,
     MAX_DEPTH,
     MAX_VALUES,
-    BodyLimit,
-    _outside_strings,
+    BodyLimitMiddleware,
+    _read_outside_strings,
     check_structure,
 )
-from agent_runtime.server.uvicorn_server import MAX_HEAD_BYTES, NUM_LOOKS
+from agent_runtime.server.uvicorn_server import MAX_HEAD_BYTES, NUM_CHECKS
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.security.guarded import Guarded, guarded
 
@@ -111,7 +109,7 @@ def test_the_look_at_a_string_that_never_ends_is_linear(end: bytes) -> None:
     """Each escaped quote may seem to begin a string: begun anew there, 50 KB took 14 s, and the service stood still."""
     text = b"[" * MAX_DEPTH + b'"' + b'\\"' * 500_000 + end
     assert is_refused(b"[" + text)
-    pieces = [len(bare) for bare, _ in _outside_strings(text)]
+    pieces = [len(bare) for bare, _ in _read_outside_strings(text)]
     assert sum(pieces) == MAX_DEPTH, "what lies outside of the string"
     assert len(pieces) == -(-len(text) // BLOCK_BYTES), "each block is looked at once"
 
@@ -188,7 +186,10 @@ def body_of(*parts: bytes, pause_s: float = 0.0, held: asyncio.Event | None = No
 
 
 async def status_of(
-    limit: BodyLimit, receive: Callable[[], Awaitable[Message]], tenant: str | None = None, address: str = "127.0.0.1"
+    limit: BodyLimitMiddleware,
+    receive: Callable[[], Awaitable[Message]],
+    tenant: str | None = None,
+    address: str = "127.0.0.1",
 ) -> int:
     """What a request with such a body is answered, of a tenant or of nobody in particular."""
     statuses = []
@@ -219,7 +220,7 @@ def test_unfinished_bodies_of_one_leave_memory_for_the_others(by_tenant: bool) -
     """Ten bodies of one sender, of which each may be all that there is room for; another's single one is taken."""
 
     async def run() -> tuple[list[int], int, int]:
-        limit, held = BodyLimit(read_it, max_bytes=400, max_held_bytes=1000), asyncio.Event()
+        limit, held = BodyLimitMiddleware(read_it, max_bytes=400, max_held_bytes=1000), asyncio.Event()
         hoard = {"tenant": "hoard"} if by_tenant else {"address": "127.0.0.2"}
         calm = {"tenant": "calm"} if by_tenant else {"address": "127.0.0.1"}
         hoarded = [
@@ -263,7 +264,7 @@ def test_a_body_that_comes_too_slowly_is_given_up() -> None:
     async def send(message: Message) -> None:
         answers.append(message)
 
-    limit = BodyLimit(app, max_bytes=1000, seconds=0.2, max_held_bytes=1000)
+    limit = BodyLimitMiddleware(app, max_bytes=1000, seconds=0.2, max_held_bytes=1000)
     asyncio.run(
         limit({"type": "http", "method": "POST", "headers": [(b"transfer-encoding", b"chunked")]}, receive, send)
     )
@@ -333,7 +334,7 @@ def test_a_page_elsewhere_cannot_send_an_edit_without_asking_first(service: Guar
 @pytest.fixture
 def impatient(tmp_path: Path) -> Iterator[Guarded]:
     merger = Chatty()
-    with guarded(tmp_path, merger=merger, patience_s=PATIENCE_S, max_connections=20) as running:
+    with guarded(tmp_path, merger=merger, stall_s=PATIENCE_S, max_connections=20) as running:
         yield running
     merger.enough.set()
 
@@ -394,7 +395,7 @@ def test_whoever_gets_on_slowly_is_served(impatient: Guarded) -> None:
     with socket.create_connection(impatient.address, timeout=30) as connection:
         for each in (request[:20], request[20:40], request[40:]):
             connection.sendall(each)
-            time.sleep(PATIENCE_S / NUM_LOOKS)
+            time.sleep(PATIENCE_S / NUM_CHECKS)
         assert b"200" in connection.recv(4096)
 
 
@@ -441,7 +442,7 @@ def test_a_stream_that_nobody_reads_holds_little_memory_and_ends(tmp_path: Path)
     """The model writes 10 MB a second; the client reads nothing and keeps the connection open."""
     merger = Chatty()
     body = json.dumps(EDIT | {"mode": "model", "stream": True}).encode()
-    with guarded(tmp_path, merger=merger, patience_s=1.0) as service:
+    with guarded(tmp_path, merger=merger, stall_s=1.0) as service:
         gc.collect()
         before = resident_bytes()
         with socket.create_connection(service.address) as connection:

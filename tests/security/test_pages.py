@@ -73,13 +73,13 @@ def test_a_host_is_a_name_and_a_port_and_nothing_else(service: Guarded, host: st
 
 
 def test_names_that_were_given_are_let_in_behind_a_proxy_whatever_port_it_has() -> None:
-    from agent_runtime.server.host_guard import OwnHostsOnly
+    from agent_runtime.server.auth import HostGuardMiddleware
 
-    guard = OwnHostsOnly(None, ["127.0.0.1", "Hunk.Example", "::2"])  # type: ignore[arg-type]
+    guard = HostGuardMiddleware(None, ["127.0.0.1", "Hunk.Example", "::2"])  # type: ignore[arg-type]
 
     def is_let_in(host: str, origin: str | None = None) -> bool:
         sent = [(b"host", host.encode())] + ([] if origin is None else [(b"origin", origin.encode())])
-        return guard._fault({"type": "http", "method": "GET", "path": "/", "headers": sent}) is None
+        return guard._find_fault({"type": "http", "method": "GET", "path": "/", "headers": sent}) is None
 
     for host in ("hunk.example", "HUNK.example:443", "127.0.0.1:8311", "[::2]:80", "[::1]"):
         assert is_let_in(host)

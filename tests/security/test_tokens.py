@@ -17,11 +17,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agent_runtime.access import AccessToken, TokenSet, digest, new_token
 from agent_runtime.errors import TokensUnreadable, Unauthorized
 from agent_runtime.server import auth as throttling
 from agent_runtime.server.auth import BURST, MAX_ADDRESSES, REFILL_SECONDS, Throttle
-from agent_runtime.server.token_file import LiveTokens, TokenFile
+from agent_runtime.server.token_file import AccessToken, LiveTokens, TokenFile, TokenSet, hash_token, make_token
 from tests.security.guarded import Guarded, guarded
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -29,18 +28,18 @@ EDIT = {"original": "a = 1\n", "edit": '{"old_string": "a = 1", "new_string": "a
 
 
 def made(name: str = "ann", tenant: str = "acme", expires: datetime | None = None) -> tuple[AccessToken, str]:
-    return new_token(name, tenant, frozenset({"apply"}), NOW, expires)
+    return make_token(name, tenant, frozenset({"apply"}), NOW, expires)
 
 
 def test_a_token_is_known_by_its_text_alone_and_nothing_kept_gives_it_back() -> None:
     token, text = made()
     known = TokenSet().add_token(token)
-    principal = known.principal(text, NOW)
+    principal = known.find_principal(text, NOW)
     assert (principal.tenant, principal.scopes) == ("acme", {"apply"})
     assert re.fullmatch(r"hunk_[0-9a-f]{12}_[\w-]{43}", text)
     secret = text.split("_", 2)[2]
     assert secret not in repr(known)
-    assert token.sha256 == digest(text)
+    assert token.sha256 == hash_token(text)
 
 
 def test_each_tenant_has_a_salt_of_its_own_that_outlives_all_tokens_but_its_last() -> None:
@@ -69,15 +68,15 @@ def test_no_other_text_is_the_token(change: int) -> None:
         token.sha256,
     ][change]
     with pytest.raises(Unauthorized):
-        TokenSet().add_token(token).principal(changed, NOW)
+        TokenSet().add_token(token).find_principal(changed, NOW)
 
 
 def test_a_token_expires() -> None:
     token, text = made(expires=NOW + timedelta(days=1))
     known = TokenSet().add_token(token)
-    assert known.principal(text, NOW + timedelta(hours=23)).tenant == "acme"
+    assert known.find_principal(text, NOW + timedelta(hours=23)).tenant == "acme"
     with pytest.raises(Unauthorized, match="'ann' has expired"):
-        known.principal(text, NOW + timedelta(days=1))
+        known.find_principal(text, NOW + timedelta(days=1))
 
 
 @pytest.fixture
@@ -337,7 +336,7 @@ def share_of_slower(first: Callable[[], object], second: Callable[[], object], n
 
 @pytest.mark.e2e
 def test_a_token_that_is_nearly_right_takes_no_longer() -> None:
-    token, text = new_token("ann", "acme", frozenset({"apply"}), NOW)
+    token, text = make_token("ann", "acme", frozenset({"apply"}), NOW)
     known = TokenSet().add_token(token)
     other = "A" if text[-1] != "A" else "B"
     at_once, at_last = f"{text[:18]}{other}{text[19:]}", text[:-1] + other
@@ -346,7 +345,7 @@ def test_a_token_that_is_nearly_right_takes_no_longer() -> None:
 
     def refused(sent: str) -> None:
         try:
-            known.principal(sent, NOW)
+            known.find_principal(sent, NOW)
         except Unauthorized:
             return
         raise AssertionError("let in")
@@ -366,20 +365,20 @@ def test_a_comparison_that_ends_early_would_be_seen() -> None:
 @pytest.mark.e2e
 def test_the_id_of_a_token_says_nothing_of_its_secret() -> None:
     """An ID that is known is no secret, but it costs the same hash and comparison as one that is not."""
-    token, text = new_token("ann", "acme", frozenset({"apply"}), NOW)
+    token, text = make_token("ann", "acme", frozenset({"apply"}), NOW)
     known = TokenSet().add_token(token)
     hashed = []
 
     def counted(sent: str) -> str:
         hashed.append(sent)
-        return digest(sent)
+        return hash_token(sent)
 
-    from agent_runtime import access
+    from agent_runtime.server import token_file
 
-    digest = access.digest
+    hash_token = token_file.hash_token
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(access, "digest", counted)
+        patch.setattr(token_file, "hash_token", counted)
         for sent in (text[:-1] + "_", "hunk_" + "0" * 12 + text[17:], "no token at all"):
             with pytest.raises(Unauthorized):
-                known.principal(sent, NOW)
+                known.find_principal(sent, NOW)
     assert len(hashed) == 3

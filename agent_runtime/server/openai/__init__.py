@@ -1,1 +1,1 @@
-"""The routes below /v1: OpenAI's shape, in which clients of hosted services ask for answers and for merged files."""
+"""The routes below /v1, in OpenAI's format: chats, and edits as clients of hosted apply services send them."""

@@ -1,4 +1,4 @@
-"""Request bodies below /v1: what is taken, ignored, and refused by name."""
+"""Request bodies below /v1: accepted, ignored and refused fields, and the edit in a message."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from editor.syntax import survey
 from editor.types import FormatName, Policy
 
 OWN_MODEL = "hunk"
-"""The model that the service runs, whichever it is."""
+"""A name for the model that the service runs."""
 
 MAX_MESSAGES = 10_000
-"""And parts of one: no context holds more, for each has some tokens of the chat template about it."""
+"""Maximum messages, and parts of one: each takes some tokens of the chat template, so no context holds more."""
 
-PASSED_OVER = frozenset(
+IGNORED_FIELDS = frozenset(
     {
         "metadata",
         "parallel_tool_calls",
@@ -38,9 +38,9 @@ PASSED_OVER = frozenset(
         "verbosity",
     }
 )
-"""Fields of OpenAI's that change no answer of this service, whatever they hold."""
+"""Fields of OpenAI's that are ignored, whatever their value: they change no answer of this service."""
 
-NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
     "frequency_penalty": (0,),
     "function_call": ("none", "auto"),
@@ -54,12 +54,12 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "tools": ([],),
     "web_search_options": (),
 }
-"""Fields of OpenAI's that are not supported: null and these values say what happens anyway."""
+"""Fields of OpenAI's that are not supported. They may be null or have one of these values, which change nothing."""
 
-MESSAGE_PASSED_OVER = frozenset(
+IGNORED_MESSAGE_FIELDS = frozenset(
     {"annotations", "cache_control", "name", "reasoning", "reasoning_content", "refusal", "tool_call_id"}
 )
-MESSAGE_NEUTRAL: Mapping[str, tuple[Any, ...]] = {"audio": (), "function_call": (), "tool_calls": ([],)}
+NEUTRAL_MESSAGE_VALUES: Mapping[str, tuple[Any, ...]] = {"audio": (), "function_call": (), "tool_calls": ([],)}
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -79,12 +79,12 @@ class Message(BaseModel):
     role: Role
     content: Text | Annotated[list[_Part], Field(max_length=MAX_MESSAGES)] | None = None
 
-    def chat_message(self) -> ChatMessage:
-        """What the model is shown of it; raises BadRequest where it holds more than text."""
-        _check_others("a message's ", self.model_extra, MESSAGE_PASSED_OVER, MESSAGE_NEUTRAL)
-        return ChatMessage("system" if self.role == "developer" else self.role, self._text())
+    def to_chat_message(self) -> ChatMessage:
+        """Return the message for the model; raises Unsupported or BadRequest if it has other content than text."""
+        _check_other_fields("a message's ", self.model_extra, IGNORED_MESSAGE_FIELDS, NEUTRAL_MESSAGE_VALUES)
+        return ChatMessage("system" if self.role == "developer" else self.role, self._get_text())
 
-    def _text(self) -> str:
+    def _get_text(self) -> str:
         if self.content is None and self.role != "assistant":
             raise BadRequest(f"a message of the role {self.role!r} has no content", field="messages")
         if self.content is None or isinstance(self.content, str):
@@ -98,7 +98,7 @@ class Message(BaseModel):
 
 
 class ApplyOptions(BaseModel):
-    """What an edit sent as a message can say beyond the message, as the fields of `POST /apply`."""
+    """Options of an edit that is sent as a message; they are fields of `POST /apply`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -122,7 +122,7 @@ class StreamOptions(BaseModel):
 
 
 class ChatBody(BaseModel):
-    """A chat, or one user message that holds an edit: `<instruction>...</instruction><code>...</code><update>...`."""
+    """A chat, or one user message with an edit: `<instruction>...</instruction><code>...</code><update>...`."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -164,33 +164,33 @@ class ChatBody(BaseModel):
     hunk: ApplyOptions | None = Field(None, description="Of an edit; not OpenAI's.")
 
     def check(self) -> None:
-        """Raise Unsupported for what changes answers elsewhere and not here, BadRequest for what nobody knows."""
-        _check_others("", self.model_extra, PASSED_OVER, NEUTRAL)
+        """Raise Unsupported for a field of OpenAI's that is not supported, BadRequest for an unknown or useless one."""
+        _check_other_fields("", self.model_extra, IGNORED_FIELDS, NEUTRAL_VALUES)
         if self.stream_options is not None and not self.stream:
             raise BadRequest("'stream_options' is for answers with 'stream': true", field="stream_options")
         if self.top_logprobs is not None and not self.logprobs:
             raise BadRequest("'top_logprobs' is for answers with 'logprobs': true", field="top_logprobs")
 
     @property
-    def most_tokens(self) -> int | None:
-        """Of the answer; the older name counts where the newer one is not there."""
+    def max_answer_tokens(self) -> int | None:
+        """Maximum tokens of the answer: the newer of OpenAI's two fields, else the older."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
     def includes_usage(self) -> bool:
-        """Whether a last chunk tells the usage."""
+        """Whether a stream ends with a chunk that has the usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
 
 def _is_bool(value: Any) -> Any:
-    """0 is equal to False, and so would pass for it."""
+    """Raise ValueError unless the value is a boolean: 0 is equal to False, and would be accepted."""
     if not isinstance(value, bool):
         raise ValueError("has to be a boolean")
     return value
 
 
 class CodeApplyBody(BaseModel):
-    """An edit as hosted apply services take it without a chat around it."""
+    """An edit in the format of hosted apply services, without a chat."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -214,7 +214,7 @@ class CodeApplyBody(BaseModel):
     hunk: ApplyOptions | None = None
 
 
-def _check_others(
+def _check_other_fields(
     whose: str, others: Mapping[str, Any] | None, passed_over: frozenset[str], neutral: Mapping[str, tuple[Any, ...]]
 ) -> None:
     for name, value in (others or {}).items():
@@ -229,7 +229,7 @@ def _check_others(
 
 
 MAX_BORDERS = 8
-"""So many places at which one section may end and the next begin are looked at; a text with more is not such a file."""
+"""Maximum places where one section may end and the next begin."""
 
 Span = tuple[int, int]
 
@@ -242,30 +242,30 @@ _LAST_LINE = re.compile(r"\r?\n\Z")
 
 @dataclass(frozen=True, slots=True)
 class ApplyMessage:
-    """What the sections say; `code` is the file, byte for byte."""
+    """The sections of a message with an edit; `code` is the file, byte for byte."""
 
     code: str
     update: str
     instruction: str = ""
 
 
-def read_apply_message(text: str) -> ApplyMessage | None:
-    r"""The edit that a message holds; None where it has another form and is a question like any other.
+def parse_apply_message(text: str) -> ApplyMessage | None:
+    """Parse the edit in a message; return None if the message has another form, and is a question.
 
-    The message is `<code>...</code><update>...</update>`, maybe with `<instruction>...</instruction>` before, and
-    nothing but white space around and between. What stands in a section is taken as it is, with one exception: where
-    both `<code>` and `<update>` are followed by a line's end and both closing tags begin a line, these line ends are
-    the message's and not the texts'.
+    The message is `<code>...</code><update>...</update>`, optionally after `<instruction>...</instruction>`, with
+    nothing but white space around and between. A section's text is taken unchanged, with one exception: where both
+    `<code>` and `<update>` are followed by a line break and both closing tags begin a line, these line breaks are not
+    part of the texts.
 
-    The texts may hold the tags, too. Where that leaves several ways to read the message, the one is taken in which
-    every section opens and closes each tag equally often; raises BadRequest where there are several such, or none: a
-    file cut at the wrong place would be damaged.
+    The texts may contain these tags, so that the message can be read in several ways. Then the one is taken in which
+    each section has as many opening as closing tags. Raises BadRequest if there is not exactly one: a file that is cut
+    at the wrong place would be damaged.
     """
     text = text.strip()
     has_instruction = text.startswith("<instruction>")
     if not text.endswith("</update>") or not (has_instruction or text.startswith("<code>")):
         return None
-    readings = list(_readings(text, has_instruction))
+    readings = list(_find_readings(text, has_instruction))
     if len(readings) > 1:
         readings = [spans for spans in readings if all(_is_balanced(text, *span) for span in spans)]
         if len(readings) != 1:
@@ -281,18 +281,18 @@ def read_apply_message(text: str) -> ApplyMessage | None:
     return ApplyMessage(code, update, "".join(instruction).strip())
 
 
-def _readings(text: str, has_instruction: bool) -> Iterator[tuple[Span, ...]]:
-    """All ways to part the message: where its sections begin and end."""
+def _find_readings(text: str, has_instruction: bool) -> Iterator[tuple[Span, ...]]:
+    """Yield each way to split the message: the start and end of its sections."""
     first, last = len("<instruction>" if has_instruction else "<code>"), len(text) - len("</update>")
-    to_update = _borders(_TO_UPDATE, text)
+    to_update = _find_borders(_TO_UPDATE, text)
     if not has_instruction:
         yield from (((first, start), (end, last)) for start, end in to_update)
         return
-    for before, behind in _borders(_TO_CODE, text):
+    for before, behind in _find_borders(_TO_CODE, text):
         yield from (((first, before), (behind, start), (end, last)) for start, end in to_update if behind <= start)
 
 
-def _borders(pattern: re.Pattern[str], text: str) -> Sequence[Span]:
+def _find_borders(pattern: re.Pattern[str], text: str) -> Sequence[Span]:
     found = [match.span() for match in islice(pattern.finditer(text), MAX_BORDERS + 1)]
     if len(found) > MAX_BORDERS:
         raise BadRequest(
@@ -308,16 +308,16 @@ def _is_balanced(text: str, start: int, end: int) -> bool:
 
 
 def _strip_layout(code: str, update: str) -> tuple[str, str]:
-    """The texts without the line ends that only set them apart from the tags."""
+    """Return the texts without the line breaks that only separate them from the tags."""
     if all(_FIRST_LINE.search(text) and _LAST_LINE.search(text[1:]) for text in (code, update)):
         code, update = (_LAST_LINE.sub("", _FIRST_LINE.sub("", text)) for text in (code, update))
     return code, update
 
 
 MAX_CHARACTERS = 200_000
-"""Longer texts are not looked at: a grammar takes milliseconds a thousand lines."""
+"""Maximum characters of a text whose language is guessed: parsing takes milliseconds per thousand lines."""
 
-_SIGNS = [
+_LANGUAGE_SIGNS = [
     (re.compile(sign, re.MULTILINE), suffixes)
     for sign, suffixes in [
         (r"^<\?php", ("php",)),
@@ -331,21 +331,21 @@ _SIGNS = [
         (r"^\s*end\s*$", ("rb",)),
     ]
 ]
-"""What tells a language, the surest first, and the suffixes of the grammars that then have to prove it."""
+"""Patterns that hint at a language, the most certain first, and the suffixes of the grammars that then check it."""
 
 
-def name_of(code: str) -> str:
-    """`file` with a suffix, where the text shows a language whose grammar reads it without an error; else "".
+def guess_file_name(code: str) -> str:
+    """Guess a name, `file` and a suffix, for a text in a language that its grammar parses without error; else "".
 
-    A definition has to be found, too: a grammar that finds none proves little. JavaScript counts as TypeScript, which
-    holds it. Without a name it is as if there were no grammar for the text.
+    The grammar must also find a definition, as it may accept any text without one. JavaScript counts as TypeScript,
+    which contains it. A text without a name is merged without a grammar.
     """
     if len(code) > MAX_CHARACTERS:
         return ""
-    suffixes = next((suffixes for sign, suffixes in _SIGNS if sign.search(code)), ())
-    return next((name for suffix in suffixes if _is_read(name := f"file.{suffix}", code)), "")
+    suffixes = next((suffixes for sign, suffixes in _LANGUAGE_SIGNS if sign.search(code)), ())
+    return next((name for suffix in suffixes if _is_parsed(name := f"file.{suffix}", code)), "")
 
 
-def _is_read(name: str, code: str) -> bool:
+def _is_parsed(name: str, code: str) -> bool:
     found = survey(code, find_language(name))
     return found is not None and not found.error_lines and bool(found.symbols)

@@ -1,4 +1,4 @@
-"""JSON of answers below /v1, whole and in chunks."""
+"""Builds the JSON of answers below /v1: complete ones, and the chunks of a stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agent_runtime.types import ApplyResult, SourceUsage, Usage
 PREDICTION = "prediction"
 """Source name of the draft tokens that come from a caller's prediction."""
 
-LEAST_LOGPROB = -9999.0
+MIN_LOGPROB = -9999.0
 """OpenAI's log-probability of a nearly impossible token; JSON has no infinity."""
 
 FILE_MEMBERS = (
@@ -34,7 +34,7 @@ FILE_MEMBERS = (
 
 @dataclass(frozen=True, slots=True)
 class OpenAIReply:
-    """An answer, however it came about. `extension` is what only this service tells (`hunk`)."""
+    """The answer to a chat or an edit. `extension` is the field `hunk`, which OpenAI does not have."""
 
     text: str
     finish_reason: str
@@ -43,31 +43,31 @@ class OpenAIReply:
     logprobs: Sequence[ChatTokenLogprob] | None = None
 
 
-def reply_of_chat(answer: ChatAnswer, *, with_logprobs: bool = False) -> OpenAIReply:
+def make_chat_reply(answer: ChatAnswer, *, with_logprobs: bool = False) -> OpenAIReply:
     """Return the reply of a chat."""
     logprobs = answer.logprobs if with_logprobs else None
     return OpenAIReply(
-        answer.text, answer.finish_reason, answer.usage, _extension(answer.usage, answer.timings), logprobs
+        answer.text, answer.finish_reason, answer.usage, _make_extension(answer.usage, answer.timings), logprobs
     )
 
 
-def reply_of_apply(result: ApplyResult) -> OpenAIReply:
-    """The whole file with its edit."""
-    return OpenAIReply(result.file.merged, "stop", result.usage, extension_of_apply(result))
+def make_apply_reply(result: ApplyResult) -> OpenAIReply:
+    """Return the reply of an edit: the whole merged file."""
+    return OpenAIReply(result.file.merged, "stop", result.usage, make_apply_extension(result))
 
 
-def extension_of_apply(result: ApplyResult) -> dict[str, Any]:
-    """How a file was merged, with which checks, and what it took."""
+def make_apply_extension(result: ApplyResult) -> dict[str, Any]:
+    """Return the field `hunk` of an edit: how the file was merged, its checks, usage and timings."""
     file = asdict(result.file)
     return (
         {"status": result.status}
         | {name: file[name] for name in FILE_MEMBERS}
-        | _extension(result.usage, result.timings)
+        | _make_extension(result.usage, result.timings)
     )
 
 
 def usage_to_json(usage: Usage) -> dict[str, Any]:
-    """Tokens as OpenAI counts them; a prediction's are those that were put before the model."""
+    """Return token counts as OpenAI has them; of a prediction, only drafted tokens count."""
     predicted = usage.by_source.get(PREDICTION, SourceUsage())
     return {
         "prompt_tokens": usage.prompt,
@@ -83,40 +83,40 @@ def usage_to_json(usage: Usage) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The frame of one answer: its id, the model's name and the time."""
+    """Builds the JSON of one answer: its id, the model's name and the time are in each chunk."""
 
     model: str
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def whole(self, reply: OpenAIReply) -> dict[str, Any]:
-        """The answer in one piece."""
+    def build_whole(self, reply: OpenAIReply) -> dict[str, Any]:
+        """Return the complete answer."""
         message = {"role": "assistant", "content": reply.text, "refusal": None}
-        choice = {"index": 0, "message": message} | _end(reply)
+        choice = {"index": 0, "message": message} | _build_end(reply)
         return self._build_object("chat.completion", [choice]) | {
             "usage": usage_to_json(reply.usage),
             "hunk": reply.extension,
         }
 
-    def begin(self) -> dict[str, Any]:
-        """The first chunk, which says who speaks."""
-        return self._chunk({"role": "assistant", "content": "", "refusal": None})
+    def build_first_chunk(self) -> dict[str, Any]:
+        """Return the first chunk, which has the role."""
+        return self._build_chunk({"role": "assistant", "content": "", "refusal": None})
 
-    def piece(self, text: str) -> dict[str, Any]:
-        """A chunk with the next of the text."""
-        return self._chunk({"content": text})
+    def build_text_chunk(self, text: str) -> dict[str, Any]:
+        """Return a chunk with the next part of the text."""
+        return self._build_chunk({"content": text})
 
-    def end(self, reply: OpenAIReply) -> dict[str, Any]:
-        """Return the last chunk: the finish reason and the log-probabilities of all tokens."""
-        return self._build_object("chat.completion.chunk", [{"index": 0, "delta": {}} | _end(reply)]) | {
+    def build_last_chunk(self, reply: OpenAIReply) -> dict[str, Any]:
+        """Return the last chunk with a choice: the finish reason and the log-probabilities of all tokens."""
+        return self._build_object("chat.completion.chunk", [{"index": 0, "delta": {}} | _build_end(reply)]) | {
             "hunk": reply.extension
         }
 
-    def usage(self, reply: OpenAIReply) -> dict[str, Any]:
-        """The last chunk, where it is asked for."""
+    def build_usage_chunk(self, reply: OpenAIReply) -> dict[str, Any]:
+        """Return the chunk with the usage, which comes last if it is requested."""
         return self._build_object("chat.completion.chunk", []) | {"usage": usage_to_json(reply.usage)}
 
-    def _chunk(self, delta: Mapping[str, Any]) -> dict[str, Any]:
+    def _build_chunk(self, delta: Mapping[str, Any]) -> dict[str, Any]:
         return self._build_object(
             "chat.completion.chunk", [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]
         )
@@ -131,7 +131,7 @@ class Completion:
         }
 
 
-def _end(reply: OpenAIReply) -> dict[str, Any]:
+def _build_end(reply: OpenAIReply) -> dict[str, Any]:
     logprobs = None
     if reply.logprobs is not None:
         logprobs = {"content": [_logprob_to_json(each) for each in reply.logprobs], "refusal": None}
@@ -145,8 +145,8 @@ def _logprob_to_json(scored: ChatTokenLogprob) -> dict[str, Any]:
 
 def _token_to_json(token: bytes, logprob: float) -> dict[str, Any]:
     text = token.decode("utf-8", errors="replace")
-    return {"token": text, "logprob": max(logprob, LEAST_LOGPROB), "bytes": list(token)}
+    return {"token": text, "logprob": max(logprob, MIN_LOGPROB), "bytes": list(token)}
 
 
-def _extension(usage: Usage, timings: Mapping[str, float]) -> dict[str, Any]:
+def _make_extension(usage: Usage, timings: Mapping[str, float]) -> dict[str, Any]:
     return {"usage": asdict(usage), "timings": {name: round(value, 3) for name, value in timings.items()}}

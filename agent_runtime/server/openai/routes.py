@@ -1,4 +1,4 @@
-"""`/v1/...`: chats, and edits as hosted apply services take them, whole or streamed."""
+"""`/v1/...`: chats, and edits in the format of hosted apply services, complete or streamed."""
 
 from __future__ import annotations
 
@@ -20,44 +20,43 @@ from agent_runtime.llm.interface import ChatRequest
 from agent_runtime.request_context import NO_PROGRESS, Piece, ProgressListener, RequestContext
 from agent_runtime.serialization import problem_to_json
 from agent_runtime.server.auth import require
-from agent_runtime.server.dependencies import Service
-from agent_runtime.server.executor import cancel_after_disconnect, cancel_on_disconnect, run_in_thread
 from agent_runtime.server.openai.requests import (
     OWN_MODEL,
     ApplyMessage,
     ApplyOptions,
     ChatBody,
     CodeApplyBody,
-    name_of,
-    read_apply_message,
+    guess_file_name,
+    parse_apply_message,
 )
 from agent_runtime.server.openai.responses import (
     Completion,
     OpenAIReply,
-    extension_of_apply,
-    reply_of_apply,
-    reply_of_chat,
+    make_apply_extension,
+    make_apply_reply,
+    make_chat_reply,
 )
 from agent_runtime.server.openapi import COMPLETION, FAULTS, CodeApplyAnswer, ModelList, ModelObject
-from agent_runtime.server.problems import error_of, fault_of_bug
+from agent_runtime.server.problems import make_bug_fault, to_openai_error
 from agent_runtime.server.request_body import JsonRoute
 from agent_runtime.server.responses import StreamedResponse
-from agent_runtime.server.schemas import text_of
-from agent_runtime.telemetry.observer import RequestOutcome
+from agent_runtime.server.schemas import get_prediction_text
+from agent_runtime.server.service import Service, cancel_after_disconnect, cancel_on_disconnect, run_in_thread
+from agent_runtime.telemetry.metrics import RequestOutcome
 from agent_runtime.types import ApplyRequest, ApplyResult
 from editor.execution import use_cache_of
 
 APPLY_MODELS = ("morph-v3-fast", "morph-v3-large", "auto")
-"""Names that clients of hosted apply services use for the model of an edit; other names start with `APPLY_PREFIXES`."""
+"""Names of models for edits at hosted apply services; others begin with one of `APPLY_PREFIXES`."""
 
 APPLY_PREFIXES = ("morph-", "relace-")
 
 GREEDY = 0.0
-"""The temperature where none is given: an answer is as right as the model can make it, and the same every time."""
+"""The default temperature: the most likely answer, and the same each time."""
 
 
 def check_model(asked: str, own: str, *, for_edit: bool) -> None:
-    """Raise UnknownModel where the service does not run this model; BadRequest where it is one for edits only."""
+    """Raise UnknownModel if the service does not run this model, BadRequest if a chat names a model for edits."""
     if asked in (own, OWN_MODEL):
         return
     if asked in APPLY_MODELS or asked.startswith(APPLY_PREFIXES):
@@ -73,91 +72,88 @@ def check_model(asked: str, own: str, *, for_edit: bool) -> None:
     )
 
 
-def edit_in(body: ChatBody) -> ApplyMessage | None:
-    """The edit that the only user message holds; None where the body is a chat.
-
-    System messages beside it are passed over: what to do with the edit is known.
-    """
-    messages = [message.chat_message() for message in body.messages]
+def find_edit(body: ChatBody) -> ApplyMessage | None:
+    """Return the edit in the only user message; None if the body is a chat. System messages of an edit are ignored."""
+    messages = [message.to_chat_message() for message in body.messages]
     others = [message for message in messages if message.role != "system"]
     if len(others) != 1 or others[0].role != "user":
         return None
-    return read_apply_message(others[0].text)
+    return parse_apply_message(others[0].text)
 
 
-def chat_request(body: ChatBody, salt: str) -> ChatRequest:
-    """The chat that a body asks for; raises BadRequest."""
+def build_chat_request(body: ChatBody, salt: str) -> ChatRequest:
+    """Build the request of a chat; raises BadRequest."""
     if body.hunk is not None:
         raise BadRequest("'hunk' is of an edit, and the messages hold none", field="hunk")
     return ChatRequest(
-        prompt=tuple(message.chat_message() for message in body.messages),
-        max_tokens=body.most_tokens,
+        prompt=tuple(message.to_chat_message() for message in body.messages),
+        max_tokens=body.max_answer_tokens,
         temperature=GREEDY if body.temperature is None else body.temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
         top_k=body.top_k or 0,
         min_p=body.min_p or 0.0,
         repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
-        logit_bias=_bias(body.logit_bias or {}),
+        logit_bias=_parse_bias(body.logit_bias or {}),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         seed=secrets.randbits(63) if body.seed is None else body.seed,
-        stop=_stop(body.stop),
-        prediction=text_of(body.prediction),
+        stop=_parse_stop(body.stop),
+        prediction=get_prediction_text(body.prediction),
         salt=salt,
     )
 
 
-def apply_request(body: ChatBody, edit: ApplyMessage, salt: str) -> ApplyRequest:
-    """The edit that a body asks for; raises Unsupported where it says how to write what is no chat."""
+def build_apply_request(body: ChatBody, edit: ApplyMessage, salt: str) -> ApplyRequest:
+    """Build the request of an edit in a message; raises Unsupported for options that only chats have."""
     for name in ("stop", "logprobs", "logit_bias"):
         if getattr(body, name):
             raise Unsupported(f"{name!r} is of chats, and the message holds an edit", field=name)
-    return _request(
+    return _build_request(
         edit,
         body.hunk,
         salt,
-        max_tokens=body.most_tokens,
+        max_tokens=body.max_answer_tokens,
         temperature=GREEDY if body.temperature is None else body.temperature,
         seed=body.seed or 0,
-        prediction=text_of(body.prediction),
+        prediction=get_prediction_text(body.prediction),
     )
 
 
-def code_apply_request(body: CodeApplyBody, salt: str) -> ApplyRequest:
-    """The edit that a body of `/v1/code/apply` holds."""
-    return _request(ApplyMessage(body.initial_code, body.edit_snippet, body.instructions), body.hunk, salt)
+def build_code_apply_request(body: CodeApplyBody, salt: str) -> ApplyRequest:
+    """Build the request of an edit that is sent to `/v1/code/apply`."""
+    return _build_request(ApplyMessage(body.initial_code, body.edit_snippet, body.instructions), body.hunk, salt)
 
 
 def check_merged(result: ApplyResult) -> None:
-    """Raise EditRefused where a check rejects the merge: the answer is a file that can be written, or none."""
+    """Raise EditRefused if a check rejects the merge: clients write the file that they get."""
     if result.status == "rejected":
         failed = "; ".join(f"{check.name}: {check.detail}" for check in result.file.checks if not check.ok)
         raise EditRefused(f"the merge was made, but is rejected by a check ({failed}); POST /apply shows it")
 
 
-def _request(edit: ApplyMessage, options: ApplyOptions | None, salt: str, **more: Any) -> ApplyRequest:
+def _build_request(edit: ApplyMessage, options: ApplyOptions | None, salt: str, **more: Any) -> ApplyRequest:
     original = edit.code.encode()
     check_size(len(original), "the file", MAX_FILE_BYTES)
     check_size(len(edit.update), "the edit", MAX_EDIT_BYTES)
     given = {"path": ""} if options is None else options.model_dump()
     with use_cache_of(salt):
-        given["path"] = given["path"] or name_of(edit.code)
+        given["path"] = given["path"] or guess_file_name(edit.code)
     return ApplyRequest(original, edit.update, instruction=edit.instruction, salt=salt, **given, **more)
 
 
-def _bias(by_name: dict[str, float]) -> dict[int, float]:
+def _parse_bias(by_name: dict[str, float]) -> dict[int, float]:
     if not all(re.fullmatch("[0-9]{1,9}", name) for name in by_name):
         raise BadRequest("'logit_bias' maps ids of the model's tokens to numbers", field="logit_bias")
     return {int(name): bias for name, bias in by_name.items()}
 
 
-def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
+def _parse_stop(stop: str | list[str] | None) -> tuple[str, ...]:
     if stop is None:
         return ()
     return (stop,) if isinstance(stop, str) else tuple(stop)
 
 
-QUIET_SECONDS = 10.0
-"""Seconds without text after which a comment keeps the connection open."""
+HEARTBEAT_SECONDS = 10.0
+"""Seconds without text after which a comment is sent, so that proxies keep the connection open."""
 
 PIECE_CHARACTERS = 4096
 """Characters per chunk of a text that is complete at once."""
@@ -166,13 +162,13 @@ HEARTBEAT = b": the work goes on\n\n"
 
 
 class TextStream(ProgressListener):
-    """The text of an answer, from the thread that writes it to the event loop that this is made in.
+    """Passes the text of an answer from the thread that writes it to the event loop that creates this.
 
-    Text that the client has not taken is joined, and takes no more memory than the answer.
+    Text that the client has not read yet is joined, so that it takes no more memory than the answer.
     """
 
     def __init__(self, *, wants_text: bool) -> None:
-        """Without `wants_text` there is none: the answer counts only as a whole."""
+        """Without `wants_text` no text is passed: the answer is sent when it is complete."""
         self.wants_text = wants_text
         self._loop = asyncio.get_running_loop()
         self._lock = Lock()
@@ -197,7 +193,7 @@ class TextStream(ProgressListener):
         """Wait for text or the end of the task; return False if neither came for so long that a heartbeat is due."""
         more = asyncio.create_task(self._more.wait())
         try:
-            done, _ = await asyncio.wait((more, task), timeout=QUIET_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((more, task), timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         finally:
             more.cancel()
         return bool(done)
@@ -216,10 +212,10 @@ async def stream_reply(
     with_usage: bool,
     as_written: bool,
 ) -> Response:
-    """Return the reply in chunks: `as_written` by the model, or once it is whole.
+    """Return the reply in chunks: `as_written` by the model, or when it is complete.
 
-    A failure before there is any text is raised, and answered with its own status; a later one is reported in the
-    stream, as OpenAI's clients expect it.
+    An error before the first text is raised, and answered with its own status. A later one is reported in the stream,
+    as OpenAI's clients expect.
     """
     texts = TextStream(wants_text=as_written)
     leaving = asyncio.create_task(cancel_after_disconnect(request, context))
@@ -243,32 +239,32 @@ async def stream_reply(
 async def _encode_chunks(
     texts: TextStream, task: asyncio.Task[OpenAIReply], completion: Completion, with_usage: bool
 ) -> AsyncIterator[bytes]:
-    yield _event(completion.begin())
+    yield _encode_event(completion.build_first_chunk())
     num_sent, has_news = 0, True
     try:
         while not task.done():
             if text := texts.take():
                 num_sent += len(text)
-                yield _event(completion.piece(text))
+                yield _encode_event(completion.build_text_chunk(text))
             elif not has_news:
                 yield HEARTBEAT
             has_news = await texts.wait(task)
         reply = task.result()
     except HunkError as fault:
-        yield _event(error_of(problem_to_json(fault)))
+        yield _encode_event(to_openai_error(problem_to_json(fault)))
         return
-    except Exception as error:  # noqa: BLE001 -- the answer has begun: its status cannot tell it any more
-        yield _event(error_of(problem_to_json(fault_of_bug(error))))
+    except Exception as error:  # noqa: BLE001 -- the answer has begun, so that its status is sent already
+        yield _encode_event(to_openai_error(problem_to_json(make_bug_fault(error))))
         return
     for start in range(num_sent, len(reply.text), PIECE_CHARACTERS):
-        yield _event(completion.piece(reply.text[start : start + PIECE_CHARACTERS]))
-    yield _event(completion.end(reply))
+        yield _encode_event(completion.build_text_chunk(reply.text[start : start + PIECE_CHARACTERS]))
+    yield _encode_event(completion.build_last_chunk(reply))
     if with_usage:
-        yield _event(completion.usage(reply))
+        yield _encode_event(completion.build_usage_chunk(reply))
     yield b"data: [DONE]\n\n"
 
 
-def _event(data: Mapping[str, Any]) -> bytes:
+def _encode_event(data: Mapping[str, Any]) -> bytes:
     return b"data: " + to_json(data) + b"\n\n"
 
 
@@ -284,19 +280,19 @@ CHAT_ROUTE = "/v1/chat/completions"
 CODE_ROUTE = "/v1/code/apply"
 
 
-def openai_routes(service: Service) -> APIRouter:
+def build_openai_routes(service: Service) -> APIRouter:
     """Return the routes below /v1."""
     router = APIRouter(route_class=JsonRoute, prefix="/v1", tags=["openai"], responses=FAULTS)
     created = int(time.time())
 
     @router.post("/chat/completions", responses=COMPLETION)
     async def chat_completions(body: ChatBody, request: Request, context: MayApply) -> Response:
-        """Answer a chat, or merge the edit that its only user message holds."""
+        """Answer a chat, or merge the edit in its only user message."""
         parsed = await run_in_thread(service, context, lambda context: _parse_chat(service, body, context))
 
         def work(context: RequestContext, progress: ProgressListener) -> OpenAIReply:
             if isinstance(parsed, ApplyRequest):
-                return reply_of_apply(_merge(service, CHAT_ROUTE, parsed, context, progress))
+                return make_apply_reply(_merge(service, CHAT_ROUTE, parsed, context, progress))
             return _chat(service, parsed, context, progress)
 
         completion = Completion(service.model.name)
@@ -307,41 +303,41 @@ def openai_routes(service: Service) -> APIRouter:
             )
         async with cancel_on_disconnect(request, context):
             reply = await run_in_thread(service, context, lambda context: work(context, NO_PROGRESS))
-        return Response(to_json(completion.whole(reply)), media_type="application/json")
+        return Response(to_json(completion.build_whole(reply)), media_type="application/json")
 
     @router.post("/code/apply", responses={200: {"model": CodeApplyAnswer}})
     async def code_apply(body: CodeApplyBody, request: Request, context: MayApply) -> dict[str, Any]:
         """Merge a snippet into a file: `mergedCode` is the whole file."""
         check_model(body.model, service.model.name, for_edit=True)
         salt = context.principal.salt
-        edit = await run_in_thread(service, context, lambda _: code_apply_request(body, salt))
+        edit = await run_in_thread(service, context, lambda _: build_code_apply_request(body, salt))
         async with cancel_on_disconnect(request, context):
             result = await run_in_thread(
                 service, context, lambda context: _merge(service, CODE_ROUTE, edit, context, NO_PROGRESS)
             )
-        return {"mergedCode": result.file.merged, "hunk": extension_of_apply(result)}
+        return {"mergedCode": result.file.merged, "hunk": make_apply_extension(result)}
 
     @router.get("/models", responses={200: {"model": ModelList}})
     async def models() -> dict[str, Any]:
-        """The model that the service runs, under its own name and as `hunk`."""
-        return {"object": "list", "data": [_model(name, created) for name in (service.model.name, OWN_MODEL)]}
+        """List the model that the service runs, under its own name and as `hunk`."""
+        return {"object": "list", "data": [_describe_model(name, created) for name in (service.model.name, OWN_MODEL)]}
 
     @router.get("/models/{name:path}", responses={200: {"model": ModelObject}})
     async def model(name: str) -> dict[str, Any]:
-        """One of them, or a name that edits may be sent to."""
+        """Describe one of them, or a name of a model for edits."""
         check_model(name, service.model.name, for_edit=True)
-        return _model(name, created)
+        return _describe_model(name, created)
 
     return router
 
 
 def _parse_chat(service: Service, body: ChatBody, context: RequestContext) -> ApplyRequest | ChatRequest:
-    """Check a body, and return the edit or the chat that it holds."""
+    """Check a body and return its edit or chat."""
     body.check()
-    edit = edit_in(body)
+    edit = find_edit(body)
     check_model(body.model, service.model.name, for_edit=edit is not None)
     salt = context.principal.salt
-    return chat_request(body, salt) if edit is None else apply_request(body, edit, salt)
+    return build_chat_request(body, salt) if edit is None else build_apply_request(body, edit, salt)
 
 
 def _merge(
@@ -362,7 +358,7 @@ def _chat(service: Service, chat: ChatRequest, context: RequestContext, progress
     """Have the model answer a chat, and report the outcome."""
     try:
         answer = service.model.chat().answer(chat, context, progress)
-        reply = reply_of_chat(answer, with_logprobs=chat.logprobs is not None)
+        reply = make_chat_reply(answer, with_logprobs=chat.logprobs is not None)
     except HunkError as fault:
         service.observer.on_outcome(RequestOutcome.from_fault(CHAT_ROUTE, context.tenant, fault))
         raise
@@ -375,5 +371,5 @@ def _chat(service: Service, chat: ChatRequest, context: RequestContext, progress
     return reply
 
 
-def _model(name: str, created: int) -> dict[str, Any]:
+def _describe_model(name: str, created: int) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": created, "owned_by": "hunk"}

@@ -1,4 +1,4 @@
-"""The routes, a file a group; each makes a router from the service's parts."""
+"""The routes of the service, grouped by subject: `ROUTES` has a function for each group that builds its router."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Callable
 
 from fastapi import APIRouter
 
-from agent_runtime.server.dependencies import Service
-from agent_runtime.server.openai.routes import openai_routes
-from agent_runtime.server.routes.apply import apply_routes
-from agent_runtime.server.routes.sessions import sessions_routes
-from agent_runtime.server.routes.system import health_routes, metrics_routes, page_routes
-from agent_runtime.server.routes.workspaces import files_routes, workspaces_routes
+from agent_runtime.server.openai.routes import build_openai_routes
+from agent_runtime.server.routes.apply import build_apply_routes
+from agent_runtime.server.routes.sessions import build_session_routes
+from agent_runtime.server.routes.system import build_health_routes, build_metrics_routes, build_page_routes
+from agent_runtime.server.routes.workspaces import build_file_routes, build_workspace_routes
+from agent_runtime.server.service import Service
 
 ROUTES: tuple[Callable[[Service], APIRouter], ...] = (
-    health_routes,
-    metrics_routes,
-    page_routes,
-    apply_routes,
-    openai_routes,
-    workspaces_routes,
-    files_routes,
-    sessions_routes,
+    build_health_routes,
+    build_metrics_routes,
+    build_page_routes,
+    build_apply_routes,
+    build_openai_routes,
+    build_workspace_routes,
+    build_file_routes,
+    build_session_routes,
 )

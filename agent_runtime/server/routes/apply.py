@@ -1,4 +1,4 @@
-"""`POST /apply` and `POST /apply/batch`: from the body to the answer."""
+"""`POST /apply` and `POST /apply/batch`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,26 @@ from agent_runtime.errors import BadRequest, HunkError, OutsideRoot, Stale, TooM
 from agent_runtime.files import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size
 from agent_runtime.request_context import NO_PROGRESS, FirstTokenTimer, ProgressFanOut, ProgressListener, RequestContext
 from agent_runtime.server.auth import require
-from agent_runtime.server.dependencies import Service
-from agent_runtime.server.events import answer_request
-from agent_runtime.server.executor import run_in_thread
-from agent_runtime.server.idempotency import IdempotencyKey
-from agent_runtime.server.openapi import NdJson, apply_responses, batch_responses
-from agent_runtime.server.problems import fault_of_bug
+from agent_runtime.server.openapi import NdJson, describe_apply, describe_batch
+from agent_runtime.server.problems import make_bug_fault
 from agent_runtime.server.request_body import JsonRoute
-from agent_runtime.server.responses import EncodedAnswer, StreamedResponse, encode_problem, encode_result
-from agent_runtime.server.schemas import EXAMPLES, ApplyBody, FileBody, Text, fault_of_validation, text_of
-from agent_runtime.telemetry.observer import RequestOutcome
+from agent_runtime.server.responses import (
+    EncodedAnswer,
+    IdempotencyKey,
+    StreamedResponse,
+    encode_problem,
+    encode_result,
+)
+from agent_runtime.server.schemas import (
+    EXAMPLES,
+    ApplyBody,
+    FileBody,
+    Text,
+    convert_validation_error,
+    get_prediction_text,
+)
+from agent_runtime.server.service import Service, answer_request, run_in_thread
+from agent_runtime.telemetry.metrics import RequestOutcome
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader
 from agent_runtime.workspace.workspace import Workspace, write_if_merged
 from editor.codec import to_bytes
@@ -47,8 +57,7 @@ def apply_body(
 ) -> ApplyResult:
     """Check what the schema cannot, read the files, and merge the edit. Writes nothing. Runs in a thread.
 
-    Nothing that is computed for one tenant's salt is reused for another. Files that are to be written come from the
-    workspace.
+    Files that will be written have to be in the workspace.
     """
     salt = context.principal.salt
     if body.write:
@@ -63,7 +72,7 @@ def apply_body(
                 raise BadRequest(f"{name!r} is of one file: name it by 'path', or give 'original'", field=name)
         patch = PatchRequest(edit, **body.options(salt), root=str(workspace.root))
         return applier.apply_patch(patch, workspace.read_if_there, context, progress)
-    return applier.apply(_request(workspace, body, body, salt), context, progress)
+    return applier.apply(_build_request(workspace, body, body, salt), context, progress)
 
 
 def _apply_files(
@@ -81,7 +90,7 @@ def _apply_files(
     if body.edit is None:
         if not files:
             raise BadRequest("'files' is empty, and there is no 'edit' that names its files", field="files")
-        requests = [_request(workspace, file, body, salt) for file in files]
+        requests = [_build_request(workspace, file, body, salt) for file in files]
         return applier.apply_each(requests, context, progress)
     if any(file.edit is not None for file in files):
         raise BadRequest("give 'edit' once: for each file, or beside 'files' for all", field="edit")
@@ -89,7 +98,7 @@ def _apply_files(
         raise BadRequest("a file has a prediction where it has its own 'edit'", field="prediction")
     root = "" if workspace is None or any(file.original is not None for file in files) else str(workspace.root)
     request = PatchRequest(_check_edit(body.edit, "edit"), **body.options(salt), root=root)
-    return applier.apply_patch(request, _reader(workspace, files), context, progress)
+    return applier.apply_patch(request, _make_reader(workspace, files), context, progress)
 
 
 def _refuse_texts_to_write(workspace: Workspace | None, body: ApplyBody) -> None:
@@ -107,32 +116,35 @@ def _refuse_single_fields(body: ApplyBody) -> None:
             raise BadRequest(f"beside 'files' there is no {name!r}; give it for each file", field=name)
 
 
-def _request(workspace: Workspace | None, file: ApplyBody | FileBody, body: ApplyBody, salt: str) -> ApplyRequest:
+def _build_request(workspace: Workspace | None, file: ApplyBody | FileBody, body: ApplyBody, salt: str) -> ApplyRequest:
     edit = _check_edit(file.edit, "edit" if file is body else "files")
-    prediction = text_of(file.prediction)
-    original, root = _current(workspace, file), "" if workspace is None or file.original is not None else workspace.root
+    prediction = get_prediction_text(file.prediction)
+    original, root = (
+        _read_current(workspace, file),
+        "" if workspace is None or file.original is not None else workspace.root,
+    )
     return ApplyRequest(original, edit, file.path or "", prediction, **body.options(salt), root=str(root))
 
 
-def _reader(workspace: Workspace | None, files: list[FileBody]) -> Reader:
-    """Read from the texts that were sent; without any, below the root, with the hashes held to."""
+def _make_reader(workspace: Workspace | None, files: list[FileBody]) -> Reader:
+    """Return a reader of the sent texts; without any, of the workspace's files, whose expected hashes are checked."""
     if files and all(file.original is None for file in files):
-        read = {file.path or "": _current(workspace, file) for file in files}
+        read = {file.path or "": _read_current(workspace, file) for file in files}
         assert workspace is not None
         return partial(_read_once, read, workspace)
     if any(file.path is None or file.original is None for file in files):
         raise BadRequest("beside an edit of all, each of 'files' has 'path' and 'original'", field="files")
-    return {file.path: _current(workspace, file) for file in files if file.path is not None}.get
+    return {file.path: _read_current(workspace, file) for file in files if file.path is not None}.get
 
 
 def _read_once(read: dict[str, bytes], workspace: Workspace, path: str) -> bytes | None:
-    """The bytes whose hash was looked at: the file may be another one by now."""
+    """Return the bytes whose hash was checked: the file may have changed since."""
     return read[path] if path in read else workspace.read_if_there(path)
 
 
-def _current(workspace: Workspace | None, file: ApplyBody | FileBody) -> bytes:
-    """The file's bytes; raises Stale where they are not those that the sender believes."""
-    original = _original(workspace, file)
+def _read_current(workspace: Workspace | None, file: ApplyBody | FileBody) -> bytes:
+    """Return the file's bytes; raises Stale if their hash is not the expected one."""
+    original = _read_original(workspace, file)
     current = sha256(original).hexdigest()
     if file.expected_sha256 not in (None, current):
         name = file.path or "the file"
@@ -140,7 +152,7 @@ def _current(workspace: Workspace | None, file: ApplyBody | FileBody) -> bytes:
     return original
 
 
-def _original(workspace: Workspace | None, file: ApplyBody | FileBody) -> bytes:
+def _read_original(workspace: Workspace | None, file: ApplyBody | FileBody) -> bytes:
     if file.original is not None:
         try:
             original = to_bytes(file.original, file.encoding)
@@ -165,7 +177,7 @@ def _check_edit(edit: str | None, field: str) -> str:
 def answer_apply(
     service: Service, body: ApplyBody, route: str, context: RequestContext, progress: ProgressListener = NO_PROGRESS
 ) -> EncodedAnswer:
-    """Merge the edit, write the files if that is asked for, and report the outcome. Runs in a thread."""
+    """Merge the edit, write the files if requested, and report the outcome. Runs in a thread."""
     timer = FirstTokenTimer()
     try:
         if body.model is not None and body.model != service.model.name:
@@ -184,21 +196,21 @@ def answer_apply(
 
 MAX_REQUESTS = 256
 MAX_CONCURRENT_REQUESTS = 32
-"""Requests of one batch that are worked on at once. Finished ones wait for the client, and later ones wait for these:
-so a client that does not read holds up this many answers and no more."""
+"""Concurrent requests of one batch. Finished ones wait for the client, and later ones for these: so for a client that
+does not read, at most so many answers are stored."""
 
 LOG = logging.getLogger("hunk.http")
 
 
 class BatchRequest(ApplyBody):
-    """One request of a batch: the body of `POST /apply`, and what its answer is known by."""
+    """One request of a batch: the body of `POST /apply`, and an id that its answer has too."""
 
     id: Text | int | None = Field(None, description="Given back with the answer.")
     idempotency_key: Text | None = Field(None, description="As the header `Idempotency-Key` of a request of its own.")
 
 
 class BatchBody(BaseModel):
-    """Requests that have nothing to do with one another; each is answered, or refused, on its own."""
+    """Independent requests; each is answered or refused on its own."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -207,14 +219,14 @@ class BatchBody(BaseModel):
     )
 
     requests: list[SkipValidation[BatchRequest]] = Field(max_length=MAX_REQUESTS)
-    """As they were sent: one that is malformed has a problem of its own."""
+    """Not validated here: a malformed request gets a problem of its own."""
 
 
 class ApplyBatch:
-    """The requests of one batch in work; each counts for its tenant's rate."""
+    """A running batch; each of its requests counts for the tenant's rate."""
 
     def __init__(self, service: Service, context: RequestContext, requests: list[Any]) -> None:
-        """Raises TooManyRequests if the rate does not allow all of them: then none is started."""
+        """Charge all requests; raises TooManyRequests, and starts none, if the rate does not allow them."""
         _count_requests(service, context.tenant, len(requests))
         self._service = service
         self._context = context
@@ -243,7 +255,7 @@ class ApplyBatch:
             answer = encode_problem(fault)
         except Exception as error:
             LOG.error("a bug ended a request of a batch", exc_info=error)
-            answer = encode_problem(fault_of_bug(error))
+            answer = encode_problem(make_bug_fault(error))
         head = {"id": name if isinstance(name, str | int) else None, "index": index, "status": answer.status}
         kind = b"problem" if answer.is_problem else b"result"
         return json.dumps(head)[:-1].encode() + b', "' + kind + b'": ' + answer.content + b"}\n"
@@ -252,7 +264,7 @@ class ApplyBatch:
         try:
             body = BatchRequest.model_validate(request)
         except ValidationError as error:
-            raise fault_of_validation(error.errors(), "the request") from error
+            raise convert_validation_error(error.errors(), "the request") from error
         if body.stream:
             raise Unsupported("a batch is a stream already; leave 'stream' out", field="stream")
         service, context = self._service, self._context
@@ -266,7 +278,7 @@ class ApplyBatch:
 
 def _count_requests(service: Service, tenant: str, num_requests: int) -> None:
     try:
-        service.tenants.count_as(tenant, max(num_requests, 1))
+        service.tenants.charge_requests(tenant, max(num_requests, 1))
     except TooManyRequests as fault:
         service.metering.counters.count_refusal(fault.limit)
         raise
@@ -275,14 +287,14 @@ def _count_requests(service: Service, tenant: str, num_requests: int) -> None:
 MayApply = Annotated[RequestContext, Depends(require("apply"))]
 
 NoIdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key", include_in_schema=False)]
-"""Refused: a client that sends one relies on it."""
+"""Refused, because a client that sends it relies on it."""
 
 
-def apply_routes(service: Service) -> APIRouter:
+def build_apply_routes(service: Service) -> APIRouter:
     """Return the routes that merge edits."""
     router = APIRouter(route_class=JsonRoute, tags=["apply"])
 
-    @router.post("/apply", summary="Merge an edit", responses=apply_responses())
+    @router.post("/apply", summary="Merge an edit", responses=describe_apply())
     async def apply(
         body: ApplyBody, request: Request, context: MayApply, idempotency_key: IdempotencyKey = None
     ) -> Response:
@@ -298,11 +310,11 @@ def apply_routes(service: Service) -> APIRouter:
         sent = await request.body()
         return await answer_request(service, request, context, idempotency_key, sent, work, stream=body.stream)
 
-    @router.post("/apply/batch", summary="Merge many edits", response_class=NdJson, responses=batch_responses())
+    @router.post("/apply/batch", summary="Merge many edits", response_class=NdJson, responses=describe_batch())
     async def apply_batch(body: BatchBody, context: MayApply, idempotency_key: NoIdempotencyKey = None) -> Response:
-        """Merge many edits that have nothing to do with one another; each is answered as it finishes.
+        """Merge many independent edits; each is answered as it finishes.
 
-        They run at once and share the model's passes. Edits of one file belong into one request.
+        They run concurrently and share the model's passes. Send all edits of one file in one request.
         """
         if idempotency_key is not None:
             raise Unsupported("give each request of a batch its own 'idempotency_key' instead", field="Idempotency-Key")

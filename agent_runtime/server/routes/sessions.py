@@ -9,7 +9,6 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 from pydantic_core import to_json
 
-from agent_runtime.access import Principal
 from agent_runtime.errors import (
     BadFile,
     BadRequest,
@@ -28,26 +27,23 @@ from agent_runtime.errors import (
 )
 from agent_runtime.files import MAX_EDIT_BYTES, check_size
 from agent_runtime.models.config import get_session_reuse
-from agent_runtime.request_context import FirstTokenTimer, ProgressFanOut, ProgressListener, RequestContext
+from agent_runtime.request_context import FirstTokenTimer, Principal, ProgressFanOut, ProgressListener, RequestContext
 from agent_runtime.server.auth import require
-from agent_runtime.server.dependencies import Service
-from agent_runtime.server.events import answer_request
-from agent_runtime.server.executor import run_in_thread
-from agent_runtime.server.idempotency import IdempotencyKey
-from agent_runtime.server.openapi import ApplyAnswer, problems
+from agent_runtime.server.openapi import ApplyAnswer, describe_problems
 from agent_runtime.server.request_body import JsonRoute
-from agent_runtime.server.responses import EncodedAnswer, encode_problem, encode_result
-from agent_runtime.server.schemas import AskBody, ReadBody, SessionApplyBody, SessionBody, text_of
+from agent_runtime.server.responses import EncodedAnswer, IdempotencyKey, encode_problem, encode_result
+from agent_runtime.server.schemas import AskBody, ReadBody, SessionApplyBody, SessionBody, get_prediction_text
+from agent_runtime.server.service import Service, answer_request, run_in_thread
 from agent_runtime.session import PREAMBLE, ReadFile, ServerSession, SessionAnswer, SessionState
-from agent_runtime.telemetry.observer import RequestOutcome
+from agent_runtime.telemetry.metrics import RequestOutcome
 
 ASK = "/sessions/{session_id}/ask"
 APPLY = "/sessions/{session_id}/apply"
-"""Names of the routes, as the observer receives them."""
+"""Names of the routes in outcomes."""
 
 
 def start_session(service: Service, principal: Principal, body: SessionBody) -> ServerSession:
-    """Start a session of the principal's; raises WorkspaceMissing, TooManyRequests."""
+    """Start a session; raises WorkspaceMissing, TooManyRequests."""
     named = body.workspace is not None or service.workspaces.has_default
     entry = service.workspaces.get_entry(body.workspace, principal) if named else None
     session = ServerSession(
@@ -76,7 +72,7 @@ def ask(
     try:
         answer = session.ask(
             body.question,
-            prediction=text_of(body.prediction),
+            prediction=get_prediction_text(body.prediction),
             context=context,
             progress=ProgressFanOut(timer, progress),
             **options,
@@ -107,7 +103,7 @@ def apply(
             path=body.path,
             write=body.write,
             expected_sha256=body.expected_sha256,
-            prediction=text_of(body.prediction),
+            prediction=get_prediction_text(body.prediction),
             context=context,
             progress=ProgressFanOut(timer, progress),
             **body.options(),
@@ -132,34 +128,36 @@ class ReadAnswer(BaseModel):
     files: list[ReadFile]
 
 
-def sessions_routes(service: Service) -> APIRouter:
-    """The routes of sessions; each tenant has its own."""
+def build_session_routes(service: Service) -> APIRouter:
+    """Build the routes of sessions. A tenant sees only its own sessions."""
     router = APIRouter(route_class=JsonRoute, tags=["sessions"], prefix="/sessions")
     sessions = service.sessions
 
-    @router.post("", status_code=201, responses=problems(WorkspaceMissing, TooManyRequests))
+    @router.post("", status_code=201, responses=describe_problems(WorkspaceMissing, TooManyRequests))
     async def begin_session(body: SessionBody, response: Response, context: MayApply) -> SessionState:
-        """Begin a session; where there are too many, the one that was used longest ago ends."""
+        """Start a session; if there are too many, the least recently used one ends."""
         session = start_session(service, context.principal, body)
         response.headers["Location"] = f"/sessions/{session.id}"
         return session.state()
 
-    @router.get("/{session_id}", responses=problems(SessionMissing))
+    @router.get("/{session_id}", responses=describe_problems(SessionMissing))
     async def session_state(session_id: str, context: MayApply) -> SessionState:
-        """Show what a session holds: files, what was said, what it has used."""
+        """Return a session's files, messages and usage."""
         return sessions.get(session_id, context.principal).state()
 
-    @router.delete("/{session_id}", status_code=204, responses=problems(SessionMissing))
+    @router.delete("/{session_id}", status_code=204, responses=describe_problems(SessionMissing))
     async def end_session(session_id: str, context: MayApply) -> None:
         """End a session."""
         sessions.remove(session_id, context.principal)
 
     @router.post(
         "/{session_id}/read",
-        responses=problems(Forbidden, SessionMissing, FileMissing, OutsideRoot, BadFile, TooLarge, SessionBusy),
+        responses=describe_problems(
+            Forbidden, SessionMissing, FileMissing, OutsideRoot, BadFile, TooLarge, SessionBusy
+        ),
     )
     async def read(session_id: str, body: ReadBody, context: MayApply) -> ReadAnswer:
-        """Put files and texts into the context, all or none, and tell of each whether it has changed.
+        """Put files and texts into the context, all or none, and return of each whether it has changed.
 
         `with_text` needs the scope `read`, too.
         """
@@ -172,7 +170,7 @@ def sessions_routes(service: Service) -> APIRouter:
 
         return ReadAnswer(files=await run_in_thread(service, context, read_files))
 
-    @router.post("/{session_id}/ask", responses={200: {"model": SessionAnswer}, **problems(*ASKING)})
+    @router.post("/{session_id}/ask", responses={200: {"model": SessionAnswer}, **describe_problems(*ASKING)})
     async def ask_model(
         session_id: str,
         body: AskBody,
@@ -180,7 +178,7 @@ def sessions_routes(service: Service) -> APIRouter:
         context: MayApply,
         idempotency_key: IdempotencyKey = None,
     ) -> Response:
-        """Ask the model, which sees the files as they are now and all that was said."""
+        """Ask the model, which sees the current files and all earlier messages."""
         session = sessions.get(session_id, context.principal)
 
         def work(context: RequestContext, progress: ProgressListener) -> EncodedAnswer:
@@ -189,7 +187,7 @@ def sessions_routes(service: Service) -> APIRouter:
         sent = request.url.path.encode() + b"\n" + await request.body()
         return await answer_request(service, request, context, idempotency_key, sent, work, stream=body.stream)
 
-    @router.post("/{session_id}/apply", responses={200: {"model": ApplyAnswer}, **problems(*APPLYING)})
+    @router.post("/{session_id}/apply", responses={200: {"model": ApplyAnswer}, **describe_problems(*APPLYING)})
     async def apply_edit(
         session_id: str,
         body: SessionApplyBody,

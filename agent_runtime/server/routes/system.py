@@ -12,40 +12,40 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 
 from agent_runtime.errors import NoSuchRoute
 from agent_runtime.server.auth import require
-from agent_runtime.server.dependencies import Service
+from agent_runtime.server.service import Service
 
 
-def health_routes(service: Service) -> APIRouter:
-    """Both routes; anybody may ask."""
+def build_health_routes(service: Service) -> APIRouter:
+    """Build the routes `/healthz` and `/readyz`, which need no token."""
     router = APIRouter(tags=["health"])
 
     @router.get("/healthz")
     async def healthz() -> dict[str, str]:
-        """The process answers, whatever else it does."""
+        """Answer whenever the process runs."""
         return {"status": "ok"}
 
     @router.get("/readyz")
     async def readyz() -> dict[str, str]:
-        """The model is loaded, and the service is not ending; else 503."""
+        """Answer once the model is loaded and until the service shuts down; else 503."""
         service.drain.check()
         return {"status": "ready", "model": service.model.get_loaded().name}
 
     return router
 
 
-def metrics_routes(service: Service) -> APIRouter:
-    """Return the routes `/metrics` and `/stats`, which need the scope `read`."""
+def build_metrics_routes(service: Service) -> APIRouter:
+    """Build the routes `/metrics` and `/stats`, which need the scope `read`."""
     router = APIRouter(tags=["operations"], dependencies=[Depends(require("read"))])
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics(accept: Annotated[str, Header()] = "") -> Response:
-        """All counters in Prometheus' text format, or in OpenMetrics' where Accept asks for it."""
-        content, content_type = await run_sync(service.metering.exposition, accept, limiter=service.threads)
+        """Return all metrics in Prometheus' text format, or in OpenMetrics' if Accept asks for it."""
+        content, content_type = await run_sync(service.metering.render, accept, limiter=service.threads)
         return Response(content, media_type=content_type)
 
     @router.get("/stats")
     async def stats() -> dict[str, Any]:
-        """Queue, cache and the rates of the last five minutes."""
+        """Return the queue, the cache and the rates of the last five minutes."""
         counted = await run_sync(service.metering.stats, limiter=service.threads)
         return {"model": {"name": service.model.name, "ready": service.model.is_ready}} | counted
 
@@ -70,18 +70,18 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
 }
-"""Beside those of every answer (`connection.SAFE_HEADERS`)."""
+"""Headers of the page, in addition to `uvicorn_server.SAFE_HEADERS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file as it is sent."""
+    """One file of the page."""
 
     content: bytes
     media_type: str
     cache_control: str
 
-    def response(self, request: Request) -> Response:
+    def to_response(self, request: Request) -> Response:
         """Return the file, or 304 if the client has it."""
         tag = f'"{sha256(self.content).hexdigest()[:32]}"'
         headers = {**HEADERS, "ETag": tag, "Cache-Control": self.cache_control}
@@ -91,38 +91,38 @@ class Asset:
         return Response(self.content, headers=headers, media_type=self.media_type)
 
 
-def page_routes(service: Service) -> APIRouter:
-    """The page's routes; anybody may have it, for it holds nothing: what it shows it asks for with a token."""
-    assets = page_assets()
+def build_page_routes(service: Service) -> APIRouter:
+    """Build the page's routes. They need no token: the page has no data and fetches it with a token."""
+    assets = load_assets()
     router = APIRouter(include_in_schema=False)
 
     @router.api_route("/", methods=["GET", "HEAD"])
     async def page(request: Request) -> Response:
-        """The page."""
-        return assets[""].response(request)
+        """Return the page."""
+        return assets[""].to_response(request)
 
     @router.api_route("/static/{place:path}", methods=["GET", "HEAD"])
     async def static(place: str, request: Request) -> Response:
-        """A file that the page consists of."""
+        """Return a file of the page."""
         if place not in assets or not place:
             raise NoSuchRoute(f"the page has no file {place!r}; load it again, if the service is a newer one now")
-        return assets[place].response(request)
+        return assets[place].to_response(request)
 
     return router
 
 
-def page_assets() -> dict[str, Asset]:
-    """All files by their place below `/static/`, which changes with any of them; the page itself is at ''."""
-    found = {each.name: each.read_bytes() for each in files("agent_runtime.page").iterdir() if _suffix(each.name)}
+def load_assets() -> dict[str, Asset]:
+    """Load the page's files by their path below `/static/`, which has a hash of all; the page itself is at ''."""
+    found = {each.name: each.read_bytes() for each in files("agent_runtime.page").iterdir() if _find_suffix(each.name)}
     version = sha256(b"".join(found[name] for name in sorted(found))).hexdigest()[:16]
     html = found.pop("index.html").replace(b'"static/', f'"static/{version}/'.encode())
     assets = {
-        f"{version}/{name}": Asset(content, MEDIA_TYPES[_suffix(name)], "public, max-age=31536000, immutable")
+        f"{version}/{name}": Asset(content, MEDIA_TYPES[_find_suffix(name)], "public, max-age=31536000, immutable")
         for name, content in found.items()
     }
     return assets | {"": Asset(html, MEDIA_TYPES[".html"], "no-cache")}
 
 
-def _suffix(name: str) -> str:
-    """The suffix of a file that is sent, '' for others."""
+def _find_suffix(name: str) -> str:
+    """Return the suffix of a file of the page, '' for other files."""
     return next((suffix for suffix in MEDIA_TYPES if name.endswith(suffix)), "")

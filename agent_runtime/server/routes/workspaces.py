@@ -28,22 +28,21 @@ from agent_runtime.errors import (
     WorkspaceMissing,
 )
 from agent_runtime.request_context import RequestContext
-from agent_runtime.server.admission import Drain
 from agent_runtime.server.auth import require
-from agent_runtime.server.dependencies import Service
-from agent_runtime.server.executor import wait_for_disconnect
-from agent_runtime.server.openapi import problems
+from agent_runtime.server.middleware import Drain
+from agent_runtime.server.openapi import describe_problems
 from agent_runtime.server.request_body import JsonRoute
 from agent_runtime.server.schemas import Text
+from agent_runtime.server.service import Service, wait_for_disconnect
 from agent_runtime.server.views import (
     FileContent,
     SnapshotPage,
     WorkspaceChanges,
     WorkspaceStatus,
-    changes_between,
-    file_content,
-    snapshot_page,
-    status_of,
+    build_snapshot_page,
+    compare_snapshots,
+    get_status,
+    read_file_content,
     wait_for_change,
 )
 from agent_runtime.workspace.registry import MAX_LISTED, FilePage, WorkspaceEntry
@@ -55,7 +54,7 @@ MayAdmin = Annotated[RequestContext, Depends(require("admin"))]
 
 
 class WorkspaceBody(BaseModel):
-    """A folder to be registered."""
+    """A folder that is to become a workspace."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, json_schema_extra={"examples": [{"root": "/srv/shop", "name": "shop"}]}
@@ -66,13 +65,13 @@ class WorkspaceBody(BaseModel):
 
 
 class WorkspaceList(BaseModel):
-    """All that the sender may see."""
+    """The workspaces that the sender may see."""
 
     workspaces: list[WorkspaceStatus]
 
 
-def workspaces_routes(service: Service) -> APIRouter:
-    """The routes that list, register and remove folders."""
+def build_workspace_routes(service: Service) -> APIRouter:
+    """Build the routes that list, register and remove workspaces."""
     router = APIRouter(route_class=JsonRoute, tags=["workspaces"], prefix="/workspaces")
     workspaces = service.workspaces
 
@@ -83,29 +82,29 @@ def workspaces_routes(service: Service) -> APIRouter:
 
     @router.get("")
     async def list_workspaces(context: MayRead) -> WorkspaceList:
-        """Say which workspaces there are: the tenant's own, and `default`, with which the service was started."""
-        return WorkspaceList(workspaces=[status_of(entry) for entry in workspaces.list_visible(context.principal)])
+        """List the workspaces: the tenant's own, and `default`, the folder with which the service was started."""
+        return WorkspaceList(workspaces=[get_status(entry) for entry in workspaces.list_visible(context.principal)])
 
     @router.post(
-        "", status_code=201, responses={200: {"description": "It is there already."}, **problems(*REGISTERING)}
+        "", status_code=201, responses={200: {"description": "It is there already."}, **describe_problems(*REGISTERING)}
     )
     async def register_workspace(body: WorkspaceBody, response: Response, context: MayAdmin) -> WorkspaceStatus:
-        """Make a folder a workspace; again the same does nothing. It is forgotten when the service ends."""
+        """Make a folder a workspace; repeating this has no effect. It is registered until the service ends."""
         entry, is_new = await run_sync(
             workspaces.register, body.root, body.name, context.principal, limiter=service.threads
         )
         response.status_code = 201 if is_new else 200
         response.headers["Location"] = f"/workspaces/{entry.name}"
-        return status_of(entry)
+        return get_status(entry)
 
-    @router.get("/{name}", responses=problems(Forbidden, WorkspaceMissing))
+    @router.get("/{name}", responses=describe_problems(Forbidden, WorkspaceMissing))
     async def workspace_status(name: str, context: MayRead) -> WorkspaceStatus:
-        """Say what is known of a workspace."""
-        return status_of(workspaces.get_entry(name, context.principal))
+        """Return the state of a workspace."""
+        return get_status(workspaces.get_entry(name, context.principal))
 
-    @router.delete("/{name}", status_code=204, responses=problems(Forbidden, WorkspaceMissing, Conflict))
+    @router.delete("/{name}", status_code=204, responses=describe_problems(Forbidden, WorkspaceMissing, Conflict))
     async def remove_workspace(name: str, context: MayAdmin) -> None:
-        """Forget a workspace and end its sessions; its files stay as they are."""
+        """Remove a workspace and end its sessions; its files are not changed."""
         await run_sync(workspaces.remove, name, context.principal, limiter=service.threads)
 
     return router
@@ -114,15 +113,15 @@ def workspaces_routes(service: Service) -> APIRouter:
 REGISTERING = (BadRequest, Forbidden, OutsideRoot, Conflict)
 
 MAX_WAIT_SECONDS = 60.0
-MAX_OF_TENANT = 64
-MAX_IN_ALL = 256
-"""Each waiting request holds a connection."""
+MAX_POLLS_OF_TENANT = 64
+MAX_POLLS = 256
+"""Limits of long polls, of one tenant and of all: each takes a connection."""
 
-LOOK_SECONDS = 0.5
-"""How often is looked whether the service ends."""
+DRAIN_CHECK_SECONDS = 0.5
+"""Seconds between checks whether the service is shutting down."""
 
 
-class Waiters:
+class LongPolls:
     """The long polls of one service; used on one event loop only."""
 
     def __init__(self, drain: Drain) -> None:
@@ -130,9 +129,9 @@ class Waiters:
         self._by_tenant: Counter[str] = Counter()
 
     async def wait(self, request: Request, tenant: str, cache: RepoCache, since: Snapshot, timeout_s: float) -> None:
-        """Until the cache has another snapshot, the time is over or the service ends.
+        """Wait until the cache has another snapshot, the time is over or the service shuts down.
 
-        Raises TooManyRequests where too many wait already, Cancelled where the client leaves, NotIndexed where the
+        Raises TooManyRequests if too many requests wait, Cancelled if the client disconnects, NotIndexed if the
         workspace is removed.
         """
         until = time.monotonic() + timeout_s
@@ -142,7 +141,7 @@ class Waiters:
             try:
                 while not self._drain.has_begun and (left := until - time.monotonic()) > 0:
                     await asyncio.wait(
-                        (change, leaving), timeout=min(left, LOOK_SECONDS), return_when=asyncio.FIRST_COMPLETED
+                        (change, leaving), timeout=min(left, DRAIN_CHECK_SECONDS), return_when=asyncio.FIRST_COMPLETED
                     )
                     if change.done():
                         return change.result()
@@ -155,7 +154,7 @@ class Waiters:
 
     @contextmanager
     def _count(self, tenant: str) -> Iterator[None]:
-        if self._by_tenant[tenant] >= MAX_OF_TENANT or self._by_tenant.total() >= MAX_IN_ALL:
+        if self._by_tenant[tenant] >= MAX_POLLS_OF_TENANT or self._by_tenant.total() >= MAX_POLLS:
             raise TooManyRequests("too many requests wait for changes already; let one of them wait for all")
         self._by_tenant[tenant] += 1
         try:
@@ -167,52 +166,54 @@ class Waiters:
 INDEX_SECONDS = 5.0
 """Seconds that a snapshot waits for the first indexing; a longer one continues after the 503."""
 
-LISTED = 1000
-"""Files of a page where the request does not say."""
+DEFAULT_PAGE = 1000
+"""Files of a page by default."""
 After = Annotated[str, Query(description="The path behind which the page begins: `next` of the page before.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_LISTED, description="The most files of a page.")]
 Version = Annotated[str | None, Query(description="Of which version; that of the page before. Null: the newest.")]
 
 
-def files_routes(service: Service) -> APIRouter:
-    """The routes that show what is in a workspace."""
+def build_file_routes(service: Service) -> APIRouter:
+    """Build the routes that show the files of a workspace."""
     router = APIRouter(tags=["workspaces"], prefix="/workspaces/{name}")
-    waiters = Waiters(service.drain)
+    waiters = LongPolls(service.drain)
 
-    @router.get("/files", responses=problems(Forbidden, WorkspaceMissing))
-    async def list_files(name: str, context: MayRead, after: After = "", limit: Limit = LISTED) -> FilePage:
-        """List the files by path, those left out that git ignores or that are too large to be edited."""
+    @router.get("/files", responses=describe_problems(Forbidden, WorkspaceMissing))
+    async def list_files(name: str, context: MayRead, after: After = "", limit: Limit = DEFAULT_PAGE) -> FilePage:
+        """List the files by path, except those that git ignores or that are too large to be edited."""
         entry = service.workspaces.get_entry(name, context.principal)
         return await run_sync(entry.listing.get_page, after, limit, limiter=service.threads)
 
-    @router.get("/files/{path:path}", responses=problems(WorkspaceMissing, FileMissing, OutsideRoot, BadFile, TooLarge))
+    @router.get(
+        "/files/{path:path}", responses=describe_problems(WorkspaceMissing, FileMissing, OutsideRoot, BadFile, TooLarge)
+    )
     async def read_file(name: str, path: str, context: MayRead) -> FileContent:
         """Read one file as text, whether or not git ignores it."""
         entry = service.workspaces.get_entry(name, context.principal)
-        return await run_sync(file_content, entry.workspace, path, limiter=service.threads)
+        return await run_sync(read_file_content, entry.workspace, path, limiter=service.threads)
 
-    @router.get("/snapshot", responses=problems(WorkspaceMissing, SnapshotGone, NotIndexed))
+    @router.get("/snapshot", responses=describe_problems(WorkspaceMissing, SnapshotGone, NotIndexed))
     async def snapshot(
         name: str,
         context: MayRead,
         after: After = "",
-        limit: Limit = LISTED,
+        limit: Limit = DEFAULT_PAGE,
         version: Version = None,
         spans: Annotated[bool, Query(description="Tell where spans end, too; a page then has 200 files.")] = False,
     ) -> SnapshotPage:
-        """Show the files as tokens: a version, and the hash and number of tokens of each file.
+        """Return a version of the workspace, and the hash and number of tokens of each file.
 
-        The first one of a workspace has it indexed, and may be answered 503 until that is done.
+        The first request for a workspace starts its indexing, and may be answered 503 until that is done.
         """
         entry = service.workspaces.get_entry(name, context.principal)
 
         def page() -> SnapshotPage:
             found = entry.wait_for_cache(INDEX_SECONDS).snapshot() if version is None else entry.snapshots.find(version)
-            return snapshot_page(entry.snapshots, found, after=after, limit=limit, spans=spans)
+            return build_snapshot_page(entry.snapshots, found, after=after, limit=limit, spans=spans)
 
         return await run_sync(page, limiter=service.threads)
 
-    @router.get("/changes", responses=problems(WorkspaceMissing, SnapshotGone, TooManyRequests, NotIndexed))
+    @router.get("/changes", responses=describe_problems(WorkspaceMissing, SnapshotGone, TooManyRequests, NotIndexed))
     async def changes(
         name: str,
         request: Request,
@@ -222,15 +223,15 @@ def files_routes(service: Service) -> APIRouter:
             float, Query(ge=0.0, le=MAX_WAIT_SECONDS, description="How long to wait for a change.")
         ] = 25.0,
     ) -> WorkspaceChanges:
-        """Tell what changed since a version, as soon as anything has; without a change, after `timeout_s`.
+        """Return the changes since a version, as soon as there are any; without a change, after `timeout_s`.
 
-        `version` of the answer is the next `since`. 410: that version is not kept any more; read the snapshot again.
+        `version` of the answer is the next `since`. 410: that version is no longer stored; read the snapshot again.
         """
         entry = service.workspaces.get_entry(name, context.principal)
         cache, before = await run_sync(_find_snapshot, entry, since, limiter=service.threads)
         if cache.snapshot().version == before.version:
             await waiters.wait(request, context.tenant, cache, before, timeout_s)
-        return await run_sync(changes_between, entry.snapshots, before, cache.snapshot(), limiter=service.threads)
+        return await run_sync(compare_snapshots, entry.snapshots, before, cache.snapshot(), limiter=service.threads)
 
     return router
 

@@ -97,7 +97,7 @@ def test_an_option_of_the_command_line_has_the_last_word(file: Path, monkeypatch
         seen.append(arguments[2])
         raise ZeroDivisionError
 
-    monkeypatch.setattr("agent_runtime.wiring.model_slot", stop)
+    monkeypatch.setattr("agent_runtime.wiring.make_model_slot", stop)
     assert isinstance(hunk_here("serve").exception, ZeroDivisionError)
     assert isinstance(hunk_here("serve", "--dtype", "float16").exception, ZeroDivisionError)
     assert isinstance(hunk_here("serve", "--config", file.with_name("none")).exception, BadRequest)

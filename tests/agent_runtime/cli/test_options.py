@@ -11,9 +11,9 @@ import httpx
 import pytest
 import torch
 
-from agent_runtime.access import LOCAL
 from agent_runtime.errors import BadRequest
 from agent_runtime.models.config import LoadOptions, MergeOptions
+from agent_runtime.request_context import LOCAL
 from agent_runtime.workspace.registry import NOT_LOADED, NOT_WATCHED, WorkspaceRegistry
 from tests.agent_runtime.in_process import hunk_here
 from tests.agent_runtime.scripted import ScriptedMerger
@@ -155,7 +155,7 @@ def test_serve_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
         roots.append([(each.workspace.root, each.unavailable_reason) for each in workspaces.list_visible(LOCAL)])
         raise Stopped("stopped")
 
-    monkeypatch.setattr("agent_runtime.wiring.model_slot", stop)
+    monkeypatch.setattr("agent_runtime.wiring.make_model_slot", stop)
     limits = ["--context", "300", "--max-num-seqs", "5", "--kv-gib", "0.5", "--deadline", "9", "--reuse", "fast"]
     limits += ["--span-memory", "0.25"]
     assert isinstance(hunk_here("serve").exception, Stopped)
@@ -218,7 +218,7 @@ def test_weights_in_fewer_bits_are_refused_on_a_card(
 
 
 def test_balanced_is_no_default_of_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent_runtime.wiring.model_slot", lambda *_: pytest.fail("nothing is loaded"))
+    monkeypatch.setattr("agent_runtime.wiring.make_model_slot", lambda *_: pytest.fail("nothing is loaded"))
     done = hunk_here("serve", "--reuse", "balanced")
     assert isinstance(done.exception, BadRequest)
     assert "use 'exact', or 'fast'" in str(done.exception)

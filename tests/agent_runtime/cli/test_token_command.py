@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime.access import check_loopback, new_token
+from agent_runtime.cli.serve import check_loopback
 from agent_runtime.errors import BadRequest, TokensUnreadable
-from agent_runtime.server.token_file import TokenFile
+from agent_runtime.server.token_file import TokenFile, make_token
 from tests.agent_runtime.cli.test_cli import HUNK
 from tests.agent_runtime.in_process import hunk_here
 
@@ -30,7 +30,7 @@ def test_a_token_is_shown_once_and_known_from_then_on(file: Path) -> None:
     assert made.exit_code == 0
     text = made.stdout.strip()
     now = datetime.now(UTC)
-    principal = TokenFile(file).read().principal(text, now)
+    principal = TokenFile(file).read().find_principal(text, now)
     assert (principal.tenant, principal.scopes) == ("acme", {"read"})
     assert f"--tokens {file}" in made.stderr
     listed = hunk_here("token", "list", "--json").stdout
@@ -66,7 +66,7 @@ def test_what_cannot_be_done_is_said(file: Path) -> None:
 
 def test_tokens_that_are_made_at_once_are_all_kept(file: Path) -> None:
     def add(number: int) -> None:
-        token, _ = new_token(f"n{number}", "acme", frozenset(), datetime.now(UTC))
+        token, _ = make_token(f"n{number}", "acme", frozenset(), datetime.now(UTC))
         TokenFile(file).change(lambda known: known.add_token(token))
 
     threads = [threading.Thread(target=add, args=(number,)) for number in range(8)]

@@ -8,9 +8,8 @@ import httpx
 import pytest
 
 from agent_runtime import Client, Timeouts
-from agent_runtime.client.call import Call, build_path, quote_file_path
-from agent_runtime.client.config import DEFAULT_URL, ClientSettings
-from agent_runtime.client.transport import Transport
+from agent_runtime.client.calls import Call, build_path, quote_file_path
+from agent_runtime.client.transport import DEFAULT_URL, ClientSettings, Transport
 from agent_runtime.errors import BadRequest, NoConnection
 from agent_runtime.testing import FakeService, Reply
 

@@ -49,7 +49,7 @@ def local(merger: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> LocalClie
         def load(self) -> Any:
             return merger
 
-    monkeypatch.setattr("agent_runtime.wiring.model_slot", lambda *_: Slot())
+    monkeypatch.setattr("agent_runtime.wiring.make_model_slot", lambda *_: Slot())
     return LocalClient(root, model="scripted", settings=ModelSettings(root.parent / "cache"), watch=False)
 
 
@@ -187,7 +187,7 @@ def test_the_model_is_loaded_when_it_is_needed_and_freed_at_the_end(
             loads.append(weakref.ref(merger))
             return merger
 
-    monkeypatch.setattr("agent_runtime.wiring.model_slot", lambda *_: Slot())
+    monkeypatch.setattr("agent_runtime.wiring.make_model_slot", lambda *_: Slot())
     client = LocalClient(root, model="scripted", settings=ModelSettings(root.parent / "cache"), watch=False)
     client.apply(ApplyRequest(FILE.encode(), BLOCK, "a.py"))
     assert not client.is_ready()

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runtime.client.call import Call
-from agent_runtime.client.config import Retries
-from agent_runtime.client.transport import RetryPolicy, parse_retry_after
+from agent_runtime.client.calls import Call
+from agent_runtime.client.transport import Retries, RetryPolicy, parse_retry_after
 from agent_runtime.errors import BadRequest, NoConnection
 
 GET: Call[Any] = Call("GET", "/stats", dict)

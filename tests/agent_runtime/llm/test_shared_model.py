@@ -334,7 +334,7 @@ def test_an_engine_that_it_does_not_fit_is_no_fault(warmed: LoadedModel, config:
 def test_a_service_s_model_is_loaded_with_it(warmed: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wiring, "resolve", lambda *_: ModelFiles("gguf", Path("x"), "x"))
     monkeypatch.setattr(wiring, "load_model", lambda *_, **__: warmed)
-    slot = wiring.model_slot("x", ModelSettings(Path("x")), LoadOptions(), SilentProgress(), MergeOptions())
+    slot = wiring.make_model_slot("x", ModelSettings(Path("x")), LoadOptions(), SilentProgress(), MergeOptions())
     assert warmed.engine.stats().kv.num_cached == 0, "looking for it runs nothing"
     slot.load()
     usage, num_shared = asked(warmed, "a = 1", "a = 2")

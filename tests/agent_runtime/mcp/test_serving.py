@@ -17,13 +17,13 @@ import anyio
 import httpx
 import pytest
 
-from agent_runtime.access import AccessScope, new_token
 from agent_runtime.errors import BadRequest
 from agent_runtime.llm.interface import ModelOnDemand
 from agent_runtime.mcp.backends import LocalBackend, make_local_applier
 from agent_runtime.mcp.server import SessionLimit
-from agent_runtime.server.request_body import BodyLimit
-from agent_runtime.server.token_file import LiveTokens, TokenFile
+from agent_runtime.request_context import AccessScope
+from agent_runtime.server.request_body import BodyLimitMiddleware
+from agent_runtime.server.token_file import LiveTokens, TokenFile, make_token
 from tests.agent_runtime.in_process import hunk_here
 from tests.agent_runtime.mcp.agents import HUNK, over_stdio, served, text_of
 from tests.agent_runtime.scripted import ScriptedMerger
@@ -133,7 +133,7 @@ def test_without_tokens_it_listens_on_this_machine_only(tmp_path: Path, host: st
 def test_with_tokens_each_request_needs_one_that_may_read_and_apply(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     scopes: dict[str, set[AccessScope]] = {"agent": {"apply", "read"}, "reader": {"read"}, "admin": {"admin"}}
-    made = {name: new_token(name, name, frozenset(allowed), now) for name, allowed in scopes.items()}
+    made = {name: make_token(name, name, frozenset(allowed), now) for name, allowed in scopes.items()}
     file = TokenFile(tmp_path / "tokens.json")
     for token, _ in made.values():
         file.change(lambda known, token=token: known.add_token(token))  # type: ignore[misc]
@@ -153,7 +153,7 @@ def made(tmp_path: Path, *tenants: str) -> tuple[LiveTokens, dict[str, dict[str,
     """Make a token for each tenant, and the headers of its requests."""
     file, headers = TokenFile(tmp_path / "tokens.json"), {}
     for tenant in tenants:
-        token, text = new_token(tenant, tenant, frozenset({"apply", "read"}), datetime.now(UTC))
+        token, text = make_token(tenant, tenant, frozenset({"apply", "read"}), datetime.now(UTC))
         file.change(lambda known, token=token: known.add_token(token))  # type: ignore[misc]
         headers[tenant] = {**ACCEPT, "Authorization": f"Bearer {text}"}
     return LiveTokens(file), headers
@@ -234,7 +234,7 @@ def test_what_takes_no_body_waits_for_none_and_a_slow_one_is_given_up(
     backend: LocalBackend, monkeypatch: pytest.MonkeyPatch, how: str, answer: bytes
 ) -> None:
     """A body that never ends must not hold a connection and a session for ever."""
-    monkeypatch.setattr("agent_runtime.mcp.server.BodyLimit", partial(BodyLimit, seconds=0.2))
+    monkeypatch.setattr("agent_runtime.mcp.server.BodyLimitMiddleware", partial(BodyLimitMiddleware, seconds=0.2))
     with served(backend) as url:
         for method, expected in ((how, answer), ("POST", b" 408 ")):
             with socket.create_connection((httpx.URL(url).host, httpx.URL(url).port), timeout=30) as connection:

@@ -30,7 +30,7 @@ from agent_runtime.mcp.backends import (
     make_local_applier,
     make_remote_applier,
 )
-from agent_runtime.mcp.responses import MAX_READ_CHARACTERS, read_response
+from agent_runtime.mcp.tools import MAX_READ_CHARACTERS, read_response
 from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest, ApplyResult, Mode, Options
 from tests.agent_runtime.mcp.agents import asking, called, over_http, served, text_of

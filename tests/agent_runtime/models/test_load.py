@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from agent_runtime.doctor.speed import find_measured_speed
+from agent_runtime.doctor.diagnosis import find_measured_speed
 from agent_runtime.errors import CorruptModel
 from agent_runtime.models.config import LoadOptions, ModelSettings, Quantize
 from agent_runtime.models.loader import LoadedModel, check_range, load_model
@@ -197,7 +197,7 @@ def test_whoever_else_reads_a_copy_looks_at_its_seal(tmp_path: Path, monkeypatch
     seal_copy(copy, source, hash_file(source), load_cache_key(cache))
     (cache / "pass-times").mkdir()
     (cache / "pass-times" / "a.json").touch()
-    monkeypatch.setattr("agent_runtime.doctor.speed.find_fingerprint", lambda *given: asked.append(given[0]) or "00")
+    monkeypatch.setattr("agent_runtime.doctor.diagnosis.find_fingerprint", lambda *sent: asked.append(sent[0]) or "00")
     settings = ModelSettings.from_env({"HUNK_CACHE": str(cache)})
     assert len(open_tokenizer(str(source), settings).encode("abc")) == 3
     find_measured_speed(str(source), settings)

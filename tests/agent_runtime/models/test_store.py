@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime.doctor.speed import find_fingerprint
+from agent_runtime.doctor.diagnosis import find_fingerprint
 from agent_runtime.errors import BadRequest, CorruptModel, ModelUnavailable, UnknownModel
 from agent_runtime.models import config
 from agent_runtime.models.config import CATALOGUE, CatalogueEntry, ModelSettings, find_entry, get_session_reuse

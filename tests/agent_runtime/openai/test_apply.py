@@ -14,8 +14,8 @@ from openai import OpenAI
 
 from agent_runtime.llm.interface import ModelMerge, ModelTask
 from agent_runtime.request_context import Piece, ProgressListener, RequestContext
-from agent_runtime.server.dependencies import Service
-from agent_runtime.telemetry.observer import Observer, RequestOutcome
+from agent_runtime.server.service import Service
+from agent_runtime.telemetry.metrics import Observer, RequestOutcome
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import serving

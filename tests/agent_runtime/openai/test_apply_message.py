@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_runtime.errors import BadRequest
-from agent_runtime.server.openai.requests import MAX_BORDERS, ApplyMessage, read_apply_message
+from agent_runtime.server.openai.requests import MAX_BORDERS, ApplyMessage, parse_apply_message
 
 CODE = "def area(r):\n    return 3 * r * r\n"
 UPDATE = "def area(r):\n    return 3.14 * r * r\n"
@@ -21,12 +21,12 @@ def message(code: str, update: str, instruction: str | None = None, between: str
 @pytest.mark.parametrize("between", ["", "\n", "\r\n", "\n\n  "])
 @pytest.mark.parametrize("instruction", [None, "make it precise", "", "a\nb"])
 def test_the_sections_are_what_stands_between_the_tags(instruction: str | None, between: str) -> None:
-    read = read_apply_message(message(CODE, UPDATE, instruction, between))
+    read = parse_apply_message(message(CODE, UPDATE, instruction, between))
     assert read == ApplyMessage(CODE, UPDATE, instruction or "")
 
 
 def test_white_space_about_the_message_counts_for_nothing() -> None:
-    assert read_apply_message(f"\n  {message(CODE, UPDATE)}\r\n ") == ApplyMessage(CODE, UPDATE)
+    assert parse_apply_message(f"\n  {message(CODE, UPDATE)}\r\n ") == ApplyMessage(CODE, UPDATE)
 
 
 TEXTS = st.text(st.sampled_from("ab \n\r\t<>/é"), max_size=12)
@@ -35,23 +35,23 @@ TEXTS = st.text(st.sampled_from("ab \n\r\t<>/é"), max_size=12)
 @given(TEXTS, TEXTS)
 def test_texts_without_tags_arrive_byte_for_byte(code: str, update: str) -> None:
     """But for line ends at all four inner borders, which belong to the message."""
-    read = read_apply_message(message(f"x{code}", update))
+    read = parse_apply_message(message(f"x{code}", update))
     assert read == ApplyMessage(f"x{code}", update)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_line_ends_that_set_both_texts_apart_from_the_tags_are_not_of_the_texts(end: str) -> None:
     code, update = (text.replace("\n", end) for text in (CODE, UPDATE))
-    assert read_apply_message(message(f"{end}{code}{end}", f"{end}{update}{end}")) == ApplyMessage(code, update)
+    assert parse_apply_message(message(f"{end}{code}{end}", f"{end}{update}{end}")) == ApplyMessage(code, update)
     cut = code.removesuffix(end)
-    assert read_apply_message(message(f"{end}{cut}{end}", f"{end}{update}{end}")) == ApplyMessage(cut, update)
-    assert read_apply_message(message(f"{end}{end}", f"{end}{update}{end}")) == ApplyMessage("", update)
+    assert parse_apply_message(message(f"{end}{cut}{end}", f"{end}{update}{end}")) == ApplyMessage(cut, update)
+    assert parse_apply_message(message(f"{end}{end}", f"{end}{update}{end}")) == ApplyMessage("", update)
 
 
 def test_a_file_that_begins_with_a_blank_line_keeps_it() -> None:
     code = f"\n{CODE}"
-    assert read_apply_message(message(code, UPDATE)) == ApplyMessage(code, UPDATE)
-    assert read_apply_message(message("\n", UPDATE)) == ApplyMessage("\n", UPDATE)
+    assert parse_apply_message(message(code, UPDATE)) == ApplyMessage(code, UPDATE)
+    assert parse_apply_message(message("\n", UPDATE)) == ApplyMessage("\n", UPDATE)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_file_that_begins_with_a_blank_line_keeps_it() -> None:
     ],
 )
 def test_another_form_is_a_question_like_any_other(text: str) -> None:
-    assert read_apply_message(text) is None
+    assert parse_apply_message(text) is None
 
 
 WRAPPED = "PROMPT = '''\n<instruction>x</instruction>\n<code>a</code>\n<update>b</update>\n'''\n"
@@ -84,7 +84,7 @@ def test_texts_that_hold_the_tags_are_told_apart_where_each_closes_what_it_opens
     sample: str, instruction: str | None, code_has: bool, update_has: bool
 ) -> None:
     code, update = CODE + sample * code_has, UPDATE + sample * update_has
-    read = read_apply_message(message(code, update, instruction))
+    read = parse_apply_message(message(code, update, instruction))
     assert read == ApplyMessage(code, update, instruction or "")
 
 
@@ -98,24 +98,24 @@ def test_texts_that_hold_the_tags_are_told_apart_where_each_closes_what_it_opens
 )
 def test_texts_that_cannot_be_told_apart_are_refused(code: str, update: str) -> None:
     with pytest.raises(BadRequest, match="/v1/code/apply"):
-        read_apply_message(message(code, update))
+        parse_apply_message(message(code, update))
 
 
 def test_an_instruction_may_hold_tags_of_the_later_sections() -> None:
-    read = read_apply_message(message(CODE, UPDATE, "see </code><update>"))
+    read = parse_apply_message(message(CODE, UPDATE, "see </code><update>"))
     assert read == ApplyMessage(CODE, UPDATE, "see </code><update>")
 
 
 def test_tags_that_only_balance_when_the_file_is_cut_are_refused() -> None:
     with pytest.raises(BadRequest, match="/v1/code/apply"):
-        read_apply_message(message("</instruction><code>b\n", UPDATE, "close it with </code>"))
+        parse_apply_message(message("</instruction><code>b\n", UPDATE, "close it with </code>"))
 
 
 def test_texts_full_of_tags_are_refused_and_not_searched() -> None:
     with pytest.raises(BadRequest, match="more than"):
-        read_apply_message(message("</code><update>" * (MAX_BORDERS + 1), "b"))
+        parse_apply_message(message("</code><update>" * (MAX_BORDERS + 1), "b"))
 
 
 def test_one_closing_tag_in_a_text_changes_nothing() -> None:
     code, update = "a = '</code>'\n", "b = '<update>'  # <code>\n"
-    assert read_apply_message(message(code, update)) == ApplyMessage(code, update)
+    assert parse_apply_message(message(code, update)) == ApplyMessage(code, update)

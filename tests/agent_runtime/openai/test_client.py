@@ -276,7 +276,7 @@ def test_the_model_that_is_loading_is_a_503_with_the_time_to_wait() -> None:
 
 
 def test_a_stream_says_now_and_then_that_the_work_goes_on(service: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(routes, "HEARTBEAT_SECONDS", 0.05)
     hold = threading.Event()
     service.says(ScriptedChat(hold=hold))
     with httpx.stream("POST", f"{service.url}/v1/chat/completions", json=ASK | {"stream": True}) as answer:
@@ -302,7 +302,7 @@ def test_a_client_that_leaves_a_stream_ends_the_answer(service: Scripted) -> Non
 def test_a_client_that_gives_up_before_the_first_text_ends_the_answer(
     service: Scripted, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "QUIET_SECONDS", 600.0)
+    monkeypatch.setattr(routes, "HEARTBEAT_SECONDS", 600.0)
     chatting = service.says(ScriptedChat(pieces=(), hold=threading.Event()))
     with client_of(service.url).with_options(timeout=0.2) as client:
         with pytest.raises(openai.APITimeoutError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_runtime.server.openai.requests import MAX_CHARACTERS, name_of
+from agent_runtime.server.openai.requests import MAX_CHARACTERS, guess_file_name
 
 SAMPLES = {
     "file.py": "import os\n\n\ndef size(path):\n    return os.stat(path).st_size  # bytes\n",
@@ -22,12 +22,12 @@ SAMPLES = {
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_the_language_is_told_by_the_text(name: str) -> None:
-    assert name_of(SAMPLES[name]) == name
-    assert name_of(SAMPLES[name].replace("\n", "\r\n")) == name
+    assert guess_file_name(SAMPLES[name]) == name
+    assert guess_file_name(SAMPLES[name].replace("\n", "\r\n")) == name
 
 
 def test_javascript_counts_as_typescript() -> None:
-    assert name_of("function add(a, b) {\n  return a + b;\n}\n") == "file.ts"
+    assert guess_file_name("function add(a, b) {\n  return a + b;\n}\n") == "file.ts"
 
 
 @pytest.mark.parametrize(
@@ -42,4 +42,4 @@ def test_javascript_counts_as_typescript() -> None:
     ],
 )
 def test_a_text_that_proves_nothing_has_no_name(text: str) -> None:
-    assert name_of(text) == ""
+    assert guess_file_name(text) == ""

@@ -23,12 +23,12 @@ QUOTED = set(re.findall(r"`([^`\n]+)`", DOC))
         *requests.ChatBody.model_fields,
         *requests.CodeApplyBody.model_fields,
         *requests.ApplyOptions.model_fields,
-        *requests.PASSED_OVER,
-        *requests.NEUTRAL,
-        *requests.MESSAGE_PASSED_OVER,
+        *requests.IGNORED_FIELDS,
+        *requests.NEUTRAL_VALUES,
+        *requests.IGNORED_MESSAGE_FIELDS,
         *routes.APPLY_MODELS,
         *routes.APPLY_PREFIXES,
-        *problems.CODES.values(),
+        *problems.OPENAI_CODES.values(),
     ],
 )
 def test_the_name_is_documented(name: str) -> None:

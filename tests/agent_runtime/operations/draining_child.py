@@ -19,9 +19,9 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.llm.interface import ModelSlot
 from agent_runtime.server import uvicorn_server as serving
 from agent_runtime.server.app import build_app
-from agent_runtime.server.dependencies import Service
-from agent_runtime.server.uvicorn_server import DrainingServer, leave
-from agent_runtime.telemetry.log import configure
+from agent_runtime.server.service import Service
+from agent_runtime.server.uvicorn_server import DrainingServer, exit_process
+from agent_runtime.telemetry.log import configure_logging
 from agent_runtime.types import ApplyRequest, ApplyResult
 from agent_runtime.workspace.registry import WorkspaceRegistry
 from editor.execution import check_stopped
@@ -67,7 +67,7 @@ def main() -> None:
     kind = Stuck if "stuck" in sys.argv else Closing
     slot = ModelSlot("scripted", lambda: kind("a = 3\nb = 2\n", hold=hold))
     slot.load()
-    log = configure("json", "info")
+    log = configure_logging("json", "info")
     service = Service(Endless(slot.get), slot, WorkspaceRegistry(None))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}\n")
@@ -76,7 +76,7 @@ def main() -> None:
         server = DrainingServer(config, service.drain, drain_s, slot.close, log.finish)
         server.run(sockets=[listener])
     log.finish()
-    leave(0)
+    exit_process(0)
 
 
 main()

@@ -13,8 +13,7 @@ import pytest
 
 from agent_runtime.config import Settings
 from agent_runtime.config.settings import SETTINGS
-from agent_runtime.server.uvicorn_server import ANSWER_SECONDS
-from agent_runtime.telemetry.systemd import tell_systemd
+from agent_runtime.server.uvicorn_server import ANSWER_SECONDS, notify_systemd
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 UNIT = (DEPLOY / "hunk.service").read_text(encoding="utf-8")
@@ -55,10 +54,10 @@ def test_systemd_is_told_over_its_socket(tmp_path: Path, abstract: bool) -> None
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(name.replace("@", "\0", 1) if abstract else name)
         systemd.settimeout(5)
-        tell_systemd("READY=1", {"NOTIFY_SOCKET": name})
+        notify_systemd("READY=1", {"NOTIFY_SOCKET": name})
         assert systemd.recv(100) == b"READY=1"
 
 
 def test_without_systemd_nothing_happens(tmp_path: Path) -> None:
-    tell_systemd("READY=1", {})
-    tell_systemd("READY=1", {"NOTIFY_SOCKET": str(tmp_path / "nobody")})
+    notify_systemd("READY=1", {})
+    notify_systemd("READY=1", {"NOTIFY_SOCKET": str(tmp_path / "nobody")})

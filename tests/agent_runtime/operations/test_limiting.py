@@ -17,16 +17,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runtime.access import LOCAL, NAME, Principal
 from agent_runtime.errors import TooManyRequests
 from agent_runtime.llm.generate import RunResults, run_requests
 from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.quotas import FairQueue, TenantLimits, TenantRateLimiter
-from agent_runtime.quotas.tenants import TokenBucket
-from agent_runtime.request_context import NO_PROGRESS, ProgressListener, RequestContext
-from agent_runtime.server.auth import PRINCIPAL_KEY, holder_of
-from agent_runtime.server.dependencies import Service
-from agent_runtime.telemetry.observer import RequestOutcome
+from agent_runtime.quotas import FairQueue, TenantLimits, TenantRateLimiter, TokenBucket
+from agent_runtime.request_context import LOCAL, NO_PROGRESS, PRINCIPAL_KEY, Principal, ProgressListener, RequestContext
+from agent_runtime.server.auth import get_flow
+from agent_runtime.server.service import Service
+from agent_runtime.server.token_file import NAME
+from agent_runtime.telemetry.metrics import RequestOutcome
 from agent_runtime.types import Usage
 from engine.errors import EngineClosed
 from engine.scheduler.config import SchedulerConfig
@@ -62,7 +61,7 @@ def test_the_bucket_is_that_of_a_simulation_in_small_steps(per_minute: int, step
         for _ in range(100):
             level = min(per_minute, level + seconds / 100 * per_minute / 60)
         expected = max(0.0, (min(1, per_minute) - level) * 60 / per_minute)
-        assert bucket.wait_s(1) == pytest.approx(expected, abs=1e-6)
+        assert bucket.compute_wait(1) == pytest.approx(expected, abs=1e-6)
         bucket.charge(amount)
         level -= amount
 
@@ -104,29 +103,29 @@ def test_a_batch_counts_as_its_requests_and_one_that_is_refused_as_none() -> Non
     clock = Clock()
     tenants = TenantRateLimiter(TenantLimits(requests_per_minute=6), clock=clock)
     with tenants.admit("a"):
-        tenants.count_as("a", 4)
+        tenants.charge_requests("a", 4)
     for wait_s in (10.0, 0.1):
         with pytest.raises(TooManyRequests) as refused, tenants.admit("a"):
-            tenants.count_as("a", 3)
+            tenants.charge_requests("a", 3)
         assert (refused.value.retry_after_s, refused.value.limit) == (pytest.approx(wait_s), "requests_per_minute")
         clock.now += 9.9
     with tenants.admit("a"):
-        tenants.count_as("a", 3)
+        tenants.charge_requests("a", 3)
     with tenants.admit("b"):
-        tenants.count_as("b", 6)  # another tenant has its own
+        tenants.charge_requests("b", 6)  # another tenant has its own
 
 
 def test_a_batch_of_more_than_a_minutes_worth_is_paid_off_by_who_comes_next() -> None:
     clock = Clock()
     tenants = TenantRateLimiter(TenantLimits(requests_per_minute=3), clock=clock)
     with tenants.admit("a"):
-        tenants.count_as("a", 10)
+        tenants.charge_requests("a", 10)
     with pytest.raises(TooManyRequests) as refused, tenants.admit("a"):
         pass
     assert refused.value.retry_after_s == pytest.approx(8 * 20.0)
     clock.now += 8 * 20.0
     with pytest.raises(TooManyRequests) as refused, tenants.admit("a"):
-        tenants.count_as("a", 10)
+        tenants.charge_requests("a", 10)
     assert refused.value.retry_after_s == pytest.approx(2 * 20.0), "until it is full"
 
 
@@ -291,8 +290,8 @@ def test_the_engine_is_told_the_priority() -> None:
 def test_what_is_taken_counts_for_the_tenant_of_a_token_and_else_for_the_senders_network() -> None:
     """Behind a proxy all have one address, and tokens."""
     sent = {"type": "http", "client": ("10.0.0.1", 5)}
-    assert holder_of(sent | {PRINCIPAL_KEY: Principal("ann", frozenset())}) == "ann"
-    assert holder_of(sent) == holder_of(sent | {"client": ("10.0.0.1", 6)}) == holder_of(sent | {PRINCIPAL_KEY: LOCAL})
-    assert holder_of(sent) != holder_of(sent | {"client": ("10.0.0.2", 5)})
-    assert holder_of(sent | {"client": ("2001:db8::1", 5)}) == holder_of(sent | {"client": ("2001:db8::2", 5)})
-    assert not NAME.fullmatch(holder_of(sent)), "a tenant cannot be called so"
+    assert get_flow(sent | {PRINCIPAL_KEY: Principal("ann", frozenset())}) == "ann"
+    assert get_flow(sent) == get_flow(sent | {"client": ("10.0.0.1", 6)}) == get_flow(sent | {PRINCIPAL_KEY: LOCAL})
+    assert get_flow(sent) != get_flow(sent | {"client": ("10.0.0.2", 5)})
+    assert get_flow(sent | {"client": ("2001:db8::1", 5)}) == get_flow(sent | {"client": ("2001:db8::2", 5)})
+    assert not NAME.fullmatch(get_flow(sent)), "a tenant cannot be called so"

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runtime.telemetry.log import JsonLines, LineWriter, TextLines, configure
+from agent_runtime.telemetry.log import JsonLines, LineWriter, TextLines, configure_logging
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import post, serving
 from tests.security.guarded import guarded
@@ -30,7 +30,7 @@ BLOCK = "<<<<<<< SEARCH\nlaunch_code = 1234\n=======\nlaunch_code = 4321\n>>>>>>
 def logging_to(stream: io.StringIO, log_format: str, level: str = "info") -> Iterator[None]:
     root, ours = logging.getLogger(), logging.getLogger("hunk")
     before, levels = root.handlers[:], (root.level, ours.level)
-    writer = configure(log_format, level, stream)  # type: ignore[arg-type]
+    writer = configure_logging(log_format, level, stream)  # type: ignore[arg-type]
     try:
         yield
     finally:

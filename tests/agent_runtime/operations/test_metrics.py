@@ -11,8 +11,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from agent_runtime.telemetry.metrics import EngineLook, Metering, Rolling
-from agent_runtime.telemetry.observer import RequestOutcome
+from agent_runtime.telemetry.metrics import CachedEngineStats, Metering, RequestOutcome, SlidingWindowStats
 from agent_runtime.types import SourceUsage, Usage
 from engine.engine import EngineStats
 from engine.kv_cache.page_pool import PoolStats
@@ -97,7 +96,7 @@ def test_draft_tokens_are_split_by_source_and_what_became_of_them() -> None:
         by_source={"merge": SourceUsage(30, 28, 2), "output": SourceUsage(5, 0, 5)},
     )  # fmt: skip
     metering.on_outcome(RequestOutcome("/apply", "t", "merged", usage, {"total_ms": 20.0}, first_token_ms=15.0))
-    text = metering.exposition("")[0].decode()
+    text = metering.render("")[0].decode()
     assert 'hunk_draft_tokens_total{outcome="accepted",source="merge"} 28.0' in text
     assert 'hunk_draft_tokens_total{outcome="rejected",source="output"} 5.0' in text
     assert 'hunk_prompt_tokens_total{kind="cached"} 60.0' in text
@@ -108,10 +107,10 @@ def test_draft_tokens_are_split_by_source_and_what_became_of_them() -> None:
 
 
 def test_the_engines_counts_are_there_once_there_is_an_engine() -> None:
-    without = Metering().exposition("")[0].decode()
+    without = Metering().render("")[0].decode()
     assert "hunk_model_loaded 0.0" in without
     assert "hunk_kv_pages" not in without
-    text = Metering(lambda: ENGINE).exposition("")[0].decode()
+    text = Metering(lambda: ENGINE).render("")[0].decode()
     for line in (
         "hunk_model_loaded 1.0",
         'hunk_engine_requests{state="waiting"} 3.0',
@@ -127,7 +126,7 @@ def test_the_engines_counts_are_there_once_there_is_an_engine() -> None:
 
 
 def test_names_follow_the_convention_and_stand_in_the_document() -> None:
-    text = Metering(lambda: ENGINE).exposition("")[0].decode()
+    text = Metering(lambda: ENGINE).render("")[0].decode()
     others = re.compile(r"process_|python_gc_|.*_created$")  # of the library
     families = [family for family in parse_text(text) if not others.match(family.name)]
     documented = set(re.findall(r"^\| `(hunk_\w+)`", API.read_text(encoding="utf-8"), re.MULTILINE))
@@ -163,17 +162,17 @@ def test_stats_show_the_engines_queue_and_cache() -> None:
 
 def test_the_window_forgets_what_is_older() -> None:
     now = 0.0
-    window = Rolling(window_s=10, max_requests=3, clock=lambda: now)
+    window = SlidingWindowStats(window_s=10, max_requests=3, clock=lambda: now)
     usage = Usage(prompt=10, cached=4, reused_approximate=2, recomputed=4, completion=6, forwards=2)
     for outcome in ("noop", "merged", "merged", "rejected"):
         window.on_outcome(RequestOutcome("/apply", "t", outcome, usage, {"total_ms": 5.0}))
         now += 2
-    rates = window.rates()
+    rates = window.compute_rates()
     assert rates["outcomes"] == {"merged": 2, "rejected": 1}, "no more than so many"
     assert (rates["prefix_hit_rate"], rates["approximate_share"], rates["tokens_per_forward"]) == (0.4, 0.2, 3.0)
     now = 15.0
-    assert window.rates()["outcomes"] == {"rejected": 1}, "and no longer than so long"
-    assert window.rates()["total_ms"] == {"p50": 5.0, "p99": 5.0}
+    assert window.compute_rates()["outcomes"] == {"rejected": 1}, "and no longer than so long"
+    assert window.compute_rates()["total_ms"] == {"p50": 5.0, "p99": 5.0}
 
 
 def test_many_looks_ask_the_engine_once() -> None:
@@ -184,7 +183,7 @@ def test_many_looks_ask_the_engine_once() -> None:
         asked += 1
         return ENGINE
 
-    look = EngineLook(ask, lambda: now)
+    look = CachedEngineStats(ask, lambda: now)
     assert [look() for _ in range(5)] == [ENGINE] * 5
     assert asked == 1
     now = 1.0

@@ -63,7 +63,7 @@ class RecordingSlots(CpuSlots):
 
 
 def test_two_requests_keep_their_priority_and_cpu_slot_without_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent_runtime.server.app.RequestLog", NoLog)
+    monkeypatch.setattr("agent_runtime.server.app.RequestLogMiddleware", NoLog)
     engine, slots = RecordingEngine(FILE), RecordingSlots()
     with serving(engine, change=lambda service: replace(service, cpu_slots=slots)) as url:
         for _ in range(2):

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 
 from agent_runtime.errors import BadRequest
-from agent_runtime.telemetry.traces import provider_for, tracer_provider
+from agent_runtime.telemetry.traces import make_tracer_provider, provider_for
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import post, serving
 
@@ -91,12 +91,12 @@ def attributes(span: ReadableSpan) -> dict[str, object]:
     ],
 )
 def test_there_are_none_where_nobody_says_where_they_go(environ: dict[str, str]) -> None:
-    assert tracer_provider(environ) is None
+    assert make_tracer_provider(environ) is None
 
 
 @pytest.mark.parametrize(("environ", "asked"), [(ENDPOINT, False), ({}, True)])
 def test_an_endpoint_or_the_setting_turns_them_on(environ: dict[str, str], asked: bool) -> None:
-    made = tracer_provider(environ, asked=asked)
+    made = make_tracer_provider(environ, asked=asked)
     assert made is not None
     made.shutdown()
 
@@ -106,9 +106,9 @@ def test_what_is_missing_is_said_with_what_to_type(monkeypatch: pytest.MonkeyPat
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(BadRequest, match=r"OTEL_EXPORTER_OTLP_ENDPOINT asks .* pip install 'hunk\[otel\]'"):
-        tracer_provider(ENDPOINT)
+        make_tracer_provider(ENDPOINT)
 
 
 def test_a_protocol_that_is_not_spoken_is_named() -> None:
     with pytest.raises(BadRequest, match="grpc"):
-        tracer_provider(ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+        make_tracer_provider(ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})

@@ -13,7 +13,7 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.serialization import result_to_json
 from agent_runtime.server import responses
-from agent_runtime.server.responses import BLOCK_CHARACTERS, encode_result, json_in_steps
+from agent_runtime.server.responses import BLOCK_CHARACTERS, encode_in_steps, encode_result
 from agent_runtime.types import ApplyRequest
 
 LONG = st.text(st.sampled_from('a"\\\n\x01é漢😀\u2028'), min_size=1).map(lambda text: text * BLOCK_CHARACTERS)
@@ -27,7 +27,7 @@ LONG = st.text(st.sampled_from('a"\\\n\x01é漢😀\u2028'), min_size=1).map(lam
     )
 )
 def test_a_value_is_encoded_as_in_one_step(value: Any) -> None:
-    assert json_in_steps(value) == to_json(value)
+    assert encode_in_steps(value) == to_json(value)
 
 
 def no_model() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import agent_runtime.server.app  # noqa: F401 -- all errors that there are
 from agent_runtime.errors import HunkError
-from agent_runtime.server.dependencies import Service
+from agent_runtime.server.service import Service
 from agent_runtime.workspace.registry import WorkspaceRegistry
 from editor.formats import parse
 from editor.merge import merge

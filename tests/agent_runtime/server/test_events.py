@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent_runtime.request_context import Piece
-from agent_runtime.server.events import MAX_PIECES, EventQueue
+from agent_runtime.server.service import MAX_PIECES, EventQueue
 
 STEPS = st.lists(
     st.one_of(

@@ -16,8 +16,7 @@ import pytest
 from agent_runtime.errors import BadRequest, Busy, HunkError, KeyReused, ModelFailed
 from agent_runtime.llm.interface import ModelMerge, ModelTask
 from agent_runtime.request_context import ProgressListener, RequestContext
-from agent_runtime.server.idempotency import BYTES_BESIDE, IdempotencyStore
-from agent_runtime.server.responses import EncodedAnswer
+from agent_runtime.server.responses import BYTES_BESIDE, EncodedAnswer, IdempotencyStore
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, serving
 

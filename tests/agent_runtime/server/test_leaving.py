@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from agent_runtime.request_context import CancelToken, RequestContext
-from agent_runtime.server.executor import cancel_after_disconnect
+from agent_runtime.server.service import cancel_after_disconnect
 
 
 def test_what_runs_when_the_client_leaves_is_stopped() -> None:

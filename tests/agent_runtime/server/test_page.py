@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from agent_runtime.server.routes.system import page_assets
+from agent_runtime.server.routes.system import load_assets
 from tests.agent_runtime.serving import serving
 
 ELSEWHERE = re.compile(r"""(?:https?:)?//[\w.-]+\.\w+|@import|url\(""")
@@ -34,7 +34,7 @@ def test_the_page_may_load_from_this_service_only(client: httpx.Client) -> None:
 
 
 def test_nothing_is_inline_and_nothing_comes_from_elsewhere() -> None:
-    for place, asset in page_assets().items():
+    for place, asset in load_assets().items():
         text = asset.content.decode()
         if place.endswith(".svg"):
             text = text.replace("http://www.w3.org/2000/svg", "")
@@ -42,7 +42,7 @@ def test_nothing_is_inline_and_nothing_comes_from_elsewhere() -> None:
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text), (
             place
         )
-    html = page_assets()[""].content.decode()
+    html = load_assets()[""].content.decode()
     assert not re.search(r"<style|<script(?![^>]*\bsrc=)|\bon\w+=|\bstyle=|javascript:", html)
 
 
@@ -58,7 +58,7 @@ def test_all_that_the_page_loads_is_there_and_may_be_kept_for_good(client: httpx
         assert "immutable" in answer.headers["cache-control"]
         folder = place.rpartition("/")[0]
         places += [one for name in IMPORTS.findall(answer.text) if (one := f"{folder}/{name[2:]}") not in seen]
-    assert seen == {f"static/{place}" for place in page_assets() if place}, "all files are used"
+    assert seen == {f"static/{place}" for place in load_assets() if place}, "all files are used"
 
 
 def test_who_has_the_page_is_not_sent_it_again(client: httpx.Client) -> None:
@@ -75,7 +75,7 @@ def test_who_has_the_page_is_not_sent_it_again(client: httpx.Client) -> None:
     "place", ["", "page.js", "../pyproject.toml", "%2e%2e/__init__.py", "x/page.js", "__init__.py"]
 )
 def test_other_places_are_problems(client: httpx.Client, place: str) -> None:
-    version = next(iter(page_assets())).partition("/")[0]
+    version = next(iter(load_assets())).partition("/")[0]
     for path in (f"/static/{place}", f"/static/{version}/{place}x"):
         answer = client.get(path)
         assert answer.status_code == 404

@@ -17,7 +17,7 @@ import pytest
 from agent_runtime import wiring
 from agent_runtime.apply import pipeline
 from agent_runtime.apply.pipeline import Applier
-from agent_runtime.server.dependencies import Service
+from agent_runtime.server.service import Service
 from editor.execution import check_stopped
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, serving
@@ -118,7 +118,7 @@ def test_the_service_has_large_edits_done_aside_and_small_ones_itself(monkeypatc
     sent, done = [{"original": text[:2000], **edit}, {"original": text, **edit}], Counter[str]()
 
     def wired(service: Service) -> Service:
-        parts = wiring.service(service.model, service.workspaces, deadline_s=3.0)
+        parts = wiring.build_service(service.model, service.workspaces, deadline_s=3.0)
         assert parts.rule_seconds == 3.0
         return parts
 

@@ -17,8 +17,8 @@ from httpx_sse import ServerSentEvent, connect_sse
 from agent_runtime.errors import Busy, Cancelled, ModelFailed, Stale
 from agent_runtime.llm.interface import ModelMerge, ModelTask
 from agent_runtime.request_context import Piece, ProgressListener, RequestContext
-from agent_runtime.server import events as apply_stream
-from agent_runtime.server.uvicorn_server import PatientConnection
+from agent_runtime.server import service as apply_stream
+from agent_runtime.server.uvicorn_server import TimeoutH11Protocol
 from agent_runtime.types import Usage
 from agent_runtime.workspace.workspace import Workspace
 from tests.agent_runtime.scripted import ScriptedMerger
@@ -188,7 +188,7 @@ class Gushing(ScriptedMerger):
 
 
 def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PatientConnection, "patience_s", 0.3)
+    monkeypatch.setattr(TimeoutH11Protocol, "stall_s", 0.3)
     merger = Gushing()
     with serving(merger) as url, asking(url, ASKED) as connection:
         assert merger.cancelled.wait(30), "the work went on for a client that does not read"

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from agent_runtime.access import AccessScope
+from agent_runtime.request_context import AccessScope
 from tests.security.guarded import Guarded, guarded
 
 ALL: tuple[AccessScope, ...] = ("apply", "read", "admin")

@@ -18,8 +18,8 @@ import pytest
 
 from agent_runtime.server import views
 from agent_runtime.server import views as browsing_changes
-from agent_runtime.server.dependencies import Service
 from agent_runtime.server.routes import workspaces as waiting
+from agent_runtime.server.service import Service
 from agent_runtime.workspace import registry
 from agent_runtime.workspace.registry import WorkspaceRegistry
 from repo_cache.cache import RepoCache
@@ -281,7 +281,7 @@ def test_versions_are_kept_for_so_long(root: Path, smollm2: RealModel, monkeypat
 
 
 def test_only_so_many_wait(root: Path, smollm2: RealModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "MAX_OF_TENANT", 1)
+    monkeypatch.setattr(waiting, "MAX_POLLS_OF_TENANT", 1)
     with service(root, smollm2) as client, ThreadPoolExecutor() as pool:
         query = {"since": snapshot(client)["version"], "timeout_s": 30}
         answers = [pool.submit(client.get, "/workspaces/default/changes", params=query) for _ in range(2)]

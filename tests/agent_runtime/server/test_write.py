@@ -13,8 +13,8 @@ import pytest
 
 from agent_runtime.llm.interface import ModelMerge, ModelTask
 from agent_runtime.request_context import ProgressListener, RequestContext
-from agent_runtime.server.dependencies import Service
-from agent_runtime.telemetry.observer import Observer, RequestOutcome
+from agent_runtime.server.service import Service
+from agent_runtime.telemetry.metrics import Observer, RequestOutcome
 from agent_runtime.types import Usage
 from agent_runtime.workspace.registry import WorkspaceRegistry
 from tests.agent_runtime.scripted import ScriptedMerger

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from jsonschema import Draft202012Validator
 
-from agent_runtime.server.dependencies import Service
+from agent_runtime.server.service import Service
 from agent_runtime.workspace.registry import WorkspaceRegistry
 from tests.agent_runtime.serving import serving
 from tests.agent_runtime.session.conftest import Served

@@ -16,14 +16,14 @@ from typing import Any
 import httpx
 import pytest
 
-from agent_runtime.access import ALL_SCOPES, Principal
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import ModelUnavailable, SessionMissing, TooManyRequests
-from agent_runtime.server.dependencies import Service
+from agent_runtime.request_context import ALL_SCOPES, Principal
+from agent_runtime.server.service import Service
 from agent_runtime.session import ServerSession, SessionRegistry, files
 from agent_runtime.session import session as one_session
 from agent_runtime.session import session as sessions
-from agent_runtime.telemetry.observer import Observer, RequestOutcome
+from agent_runtime.telemetry.metrics import Observer, RequestOutcome
 from agent_runtime.workspace.registry import WorkspaceRegistry
 from engine.engine import Engine
 from tests.agent_runtime.recording_slots import RecordingSlots

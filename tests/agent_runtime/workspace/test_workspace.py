@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime.access import ALL_SCOPES, Principal
 from agent_runtime.errors import (
     BadFile,
     BadRequest,
@@ -22,6 +21,7 @@ from agent_runtime.errors import (
     WorkspaceMissing,
 )
 from agent_runtime.files import MAX_FILE_BYTES, read_file
+from agent_runtime.request_context import ALL_SCOPES, Principal
 from agent_runtime.types import Action, FileResult
 from agent_runtime.workspace.index import WatchedIndex
 from agent_runtime.workspace.registry import DEFAULT, MAX_WORKSPACES, WorkspaceEntry, WorkspaceRegistry

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from agent_runtime.models.config import LoadOptions
-from agent_runtime.wiring import _limits
+from agent_runtime.wiring import _make_engine_config
 from engine.core import EngineCore
 from engine.engine_config import EngineConfig
 from kernels import tune
@@ -169,7 +169,7 @@ def test_the_engine_takes_winners_from_the_services_cache_folder(
 ) -> None:
     taken: list[Path] = []
     monkeypatch.setattr("engine.core.use_folder", taken.append)
-    folder = _limits(LoadOptions(), tmp_path).kernels_dir
+    folder = _make_engine_config(LoadOptions(), tmp_path).kernels_dir
     assert folder == tmp_path / "kernels"
     with by_kernels():
         for kernels_dir in (folder, None):

@@ -1,27 +1,108 @@
-"""Server-sent events of an apply's progress."""
+"""The parts of a service, and how it answers a request.
+
+The work of a request runs in a thread. A disconnect cancels it. Its progress can be streamed as server-sent events.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from fastapi import Request, Response
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+from opentelemetry.trace import TracerProvider
 from pydantic_core import to_json
 
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.apply.rule_process import RULE_SECONDS, limit_rule_time
+from agent_runtime.llm.interface import ModelSlot
+from agent_runtime.quotas import CpuSlots, FairQueue, TenantRateLimiter
 from agent_runtime.request_context import NO_PROGRESS, Piece, ProgressListener, RequestContext
-from agent_runtime.server.dependencies import Service
-from agent_runtime.server.executor import cancel_after_disconnect, cancel_on_disconnect, run_in_thread
-from agent_runtime.server.problems import fault_of_bug
-from agent_runtime.server.responses import EncodedAnswer, StreamedResponse, encode_problem
+from agent_runtime.server.middleware import Drain
+from agent_runtime.server.problems import make_bug_fault
+from agent_runtime.server.responses import EncodedAnswer, IdempotencyStore, StreamedResponse, encode_problem
+from agent_runtime.session import SessionRegistry
+from agent_runtime.telemetry.metrics import Metering, Observer
+from agent_runtime.workspace.registry import WorkspaceRegistry
+
+MAX_APPLIES = 1024
+"""Maximum threads, one for each running request; the model's queue is shorter, and answers 429 if it is full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The parts of one service.
+
+    threads: limits the threads in which requests run. tenants, queue, cpu_slots: quotas. drain: the state of the
+    shutdown. traces: receives spans. rule_seconds: how long rules may work on one edit.
+    """
+
+    applier: Applier
+    model: ModelSlot
+    workspaces: WorkspaceRegistry = field(default_factory=WorkspaceRegistry)
+    threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(MAX_APPLIES))
+    idempotency: IdempotencyStore = field(default_factory=IdempotencyStore)
+    sessions: SessionRegistry = field(default_factory=SessionRegistry)
+    metering: Metering = field(default_factory=Metering)
+    tenants: TenantRateLimiter = field(default_factory=TenantRateLimiter)
+    queue: FairQueue = field(default_factory=FairQueue)
+    cpu_slots: CpuSlots = field(default_factory=CpuSlots)
+    drain: Drain = field(default_factory=Drain)
+    traces: TracerProvider | None = None
+    rule_seconds: float = RULE_SECONDS
+
+    @property
+    def observer(self) -> Observer:
+        """Receives the outcome of every request that merged an edit or asked the model."""
+        return self.metering
+
+
+Result = TypeVar("Result")
+
+
+async def run_in_thread(service: Service, context: RequestContext, work: Callable[[RequestContext], Result]) -> Result:
+    """Run work in a thread, which holds a CPU slot to its end or until it calls `context.release_slot`."""
+
+    def run(context: RequestContext) -> Result:
+        with limit_rule_time(context.cancel, service.rule_seconds):
+            return work(context)
+
+    async with service.cpu_slots.acquire(context.flow) as release:
+        return await run_sync(run, replace(context, release_slot=release), limiter=service.threads)
+
+
+@asynccontextmanager
+async def cancel_on_disconnect(request: Request, context: RequestContext) -> AsyncIterator[None]:
+    """Cancel the work for a request when its client disconnects, and at the end of the block."""
+    waiting = asyncio.create_task(cancel_after_disconnect(request, context))
+    try:
+        yield
+    finally:  # also when the server shuts down
+        waiting.cancel()
+        context.cancel.cancel()
+
+
+async def cancel_after_disconnect(request: Request, context: RequestContext) -> None:
+    """Cancel the work for a request when its client disconnects."""
+    await wait_for_disconnect(request)
+    context.cancel.cancel()
+
+
+async def wait_for_disconnect(request: Request) -> None:
+    """Return when the client of a request, whose body has been read, closes the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
 
 MAX_PIECES = 256
-"""Of one event; behind that, neighbours of the same origin become one piece."""
+"""Maximum pieces of one event; further neighbours of the same origin are joined."""
 
 
 @dataclass(slots=True)
@@ -34,12 +115,12 @@ class _PhaseEvent:
     name = "phase"
 
     def data(self) -> dict[str, Any]:
-        return {"phase": self.phase, **_path_field(self.path)}
+        return {"phase": self.phase, **_make_path_field(self.path)}
 
 
 @dataclass(slots=True)
 class _TokensEvent:
-    """The event `tokens`: what was written of one region since the last."""
+    """The event `tokens`: the text of one region since the last such event."""
 
     region: int
     path: str
@@ -57,19 +138,19 @@ class _TokensEvent:
 
     def data(self) -> dict[str, Any]:
         pieces = [{"text": piece.text, "origin": piece.origin} for piece in self.pieces]
-        return {"region": self.region, "pieces": pieces, **_path_field(self.path)}
+        return {"region": self.region, "pieces": pieces, **_make_path_field(self.path)}
 
 
-def _path_field(path: str) -> dict[str, str]:
+def _make_path_field(path: str) -> dict[str, str]:
     """Return the field `path`, none where one file is worked on."""
     return {"path": path} if path else {}
 
 
 class EventQueue(ProgressListener):
-    """Queues the events of a request. Threads that work add them, the event loop that it is made in takes them.
+    """Queues the events of a request. Working threads add them; the event loop that creates the queue takes them.
 
-    For a slow client this holds no more memory than the answer itself: there are few phases, and the tokens of a region
-    are one event until it is taken.
+    For a slow client it takes no more memory than the answer: there are few phases, and the tokens of a region are one
+    event until it is taken.
     """
 
     wants_text = True
@@ -81,7 +162,7 @@ class EventQueue(ProgressListener):
         self._by_region: dict[tuple[str, int], _TokensEvent] = {}
         self._more = asyncio.Event()
         self.started = asyncio.Event()
-        """Set once the engine has accepted the request: it is no longer refused, and takes its time."""
+        """Set once the engine has accepted the request: from now on it is not refused, and may take long."""
 
     def on_phase(self, phase: str, path: str = "") -> None:
         """Add an event."""
@@ -92,7 +173,7 @@ class EventQueue(ProgressListener):
         self.wake()
 
     def on_start(self) -> None:
-        """Note that the engine has accepted the request: its first pass may take seconds."""
+        """Record that the engine has accepted the request."""
         if not self.started.is_set():
             self._call(self.started.set)
 
@@ -120,7 +201,7 @@ class EventQueue(ProgressListener):
         return taken
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for an event or so long; return whether there is one."""
+        """Wait for an event for so many seconds; return whether there is one."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._more.wait(), seconds)
         return self._more.is_set()
@@ -131,7 +212,7 @@ class EventQueue(ProgressListener):
 
 
 HEARTBEAT_SECONDS = 15.0
-"""How long nothing is sent before a comment is: proxies close connections on which nothing moves."""
+"""Seconds without an event after which a comment is sent: proxies close idle connections."""
 
 LOG = logging.getLogger("hunk.http")
 
@@ -182,7 +263,7 @@ async def stream_events(
         leaving.cancel()
         started.cancel()
     if task.done() and (task.exception() is not None or task.result().is_problem):
-        return task.result().to_response()  # what it raised is raised here
+        return task.result().to_response()  # raises what the task has raised
     headers = task.result().headers if task.done() else {}
     return StreamedResponse(_encode_events(events, task), context.cancel.cancel, "text/event-stream", headers)
 
@@ -195,27 +276,27 @@ async def _run(work: Callable[[ProgressListener], Awaitable[EncodedAnswer]], eve
 
 
 async def _encode_events(events: EventQueue, task: asyncio.Task[EncodedAnswer]) -> AsyncIterator[bytes]:
-    """Yield the events as bytes, a comment if there is none for long, and last the result or the problem."""
+    """Yield the events as bytes, a comment after a long silence, and at the end the result or the problem."""
     while True:
         is_over = task.done()
         for event in events.take():
-            yield _event(event.name, to_json(event.data()))
+            yield _encode_event(event.name, to_json(event.data()))
         if is_over:
-            answer = _result(task)
-            yield _event("problem" if answer.is_problem else "result", answer.content)
+            answer = _get_answer(task)
+            yield _encode_event("problem" if answer.is_problem else "result", answer.content)
             return
         if not await events.wait(HEARTBEAT_SECONDS):
             yield KEEPALIVE_COMMENT
 
 
-def _result(task: asyncio.Task[EncodedAnswer]) -> EncodedAnswer:
+def _get_answer(task: asyncio.Task[EncodedAnswer]) -> EncodedAnswer:
     """Return the answer; a bug is logged here, as the server does where no answer has started."""
     try:
         return task.result()
     except Exception as error:
         LOG.error("a bug ended a stream", exc_info=error)
-        return encode_problem(fault_of_bug(error))
+        return encode_problem(make_bug_fault(error))
 
 
-def _event(name: str, data: bytes) -> bytes:
+def _encode_event(name: str, data: bytes) -> bytes:
     return format_sse_event(event=name, data_str=data.decode())
