@@ -1,1 +1,1 @@
-"""A mess made by another process, and a cache that has to keep up."""
+"""A cache must keep up with another process that changes its folder at random."""

@@ -1,4 +1,4 @@
-"""A cache under fire: `python -m tests.chaos --minutes 2` (what `make chaos MINUTES=2` runs).
+"""Run the chaos test: `python -m tests.chaos --minutes 2` (what `make chaos MINUTES=2` runs).
 
 Another process creates, edits, renames and deletes files and folders, changes ignore files, makes links, commits and
 checks out branches, as fast as it can. After every few hundred operations it pauses. Then the snapshot that the watcher

@@ -1,4 +1,4 @@
-"""A cache watches a folder in which another process makes a mess; now and then it must say what a fresh one says."""
+"""A cache watches a folder that another process changes at random, and is compared with a fresh cache now and then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that makes a mess of a folder: `python -m tests.chaos.disorder FOLDER SEED`, told how much on its input.
+"""A process that changes a folder at random: `python -m tests.chaos.disorder FOLDER SEED`; its input says how often.
 
 Each line of its input is a number of operations; when they are done it answers with a JSON object that counts them.
 """

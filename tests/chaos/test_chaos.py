@@ -1,4 +1,4 @@
-"""A short chaos finds nothing, and finds a cache that has missed something."""
+"""A short chaos run finds no fault in the cache, and finds the fault of a cache that misses a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SmolLM2 in float32 behind an engine; torch's threads."""
+"""An engine with SmolLM2 in float32, and the number of torch's threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop that its user turns: who joins and leaves the batch, and that each gets what it gets alone."""
+"""The loop that its caller runs: sequences join and leave the batch, and each gets what it gets alone."""
 
 from __future__ import annotations
 

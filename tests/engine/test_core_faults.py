@@ -1,4 +1,4 @@
-"""What goes wrong with one request fails that one alone, with an error that says why, and frees what it held."""
+"""A fault of one request fails that request alone, with an error that says why, and frees its memory."""
 
 from __future__ import annotations
 

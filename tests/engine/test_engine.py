@@ -1,4 +1,4 @@
-"""The engine's loop on tiny random models: every way of running a request gives what the plain way gives."""
+"""The engine on tiny models: every way of running a request gives what the plain way gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/engine.md runs, top to bottom, on a real model; so does the example that it names."""
+"""The examples of docs/engine.md run in order on a real model, and so does the program that the page names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that run together give what each gives alone: drafted, sampled, taken back, preempted, from any caller."""
+"""Requests that run together give what each gives alone: drafted, sampled, cancelled, preempted, from any caller."""
 
 from __future__ import annotations
 

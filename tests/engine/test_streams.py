@@ -1,4 +1,4 @@
-"""What a caller holds of a request, over a core that counts: who waits is answered, who leaves is forgotten."""
+"""Streams over a core that counts: a reader that waits gets its items, and an abandoned request is cancelled."""
 
 from __future__ import annotations
 

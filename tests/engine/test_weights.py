@@ -1,4 +1,4 @@
-"""Weights: both file kinds fill the same parameters; damaged and incomplete ones are one clear error."""
+"""Both kinds of weight files fill the same parameters; a damaged or incomplete file raises one clear error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker's thread, over a core that counts: what breaks, what is closed, and many callers at once."""
+"""The worker's thread over a core that counts: faults, closing, and many callers at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoders of a few thousand random parameters, small enough to be run hundreds of times in a test."""
+"""Decoders of a few thousand random parameters, which a test can run hundreds of times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Naive attention and top tokens, which the fast versions are compared with."""
+"""Naive attention and top tokens, which the fast implementations are compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults that people make in kernels, to be planted in copies of these: each is one change of one file's text."""
+"""Typical faults of kernels, planted in copies of ours; each changes one text in one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention of tokens at any positions equals the written-out one, and a query sees exactly what stands before it."""
+"""Attention at any positions equals the naive version, and each query sees exactly the tokens before it."""
 
 from __future__ import annotations
 

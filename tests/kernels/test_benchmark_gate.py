@@ -1,4 +1,4 @@
-"""The benchmark's checks in Triton's interpreter: a wrong kernel has no speed, and a scripted model writes its text."""
+"""The benchmark's checks in Triton's interpreter: a wrong kernel gets no speed; a scripted model writes its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text that is hard on tokenizers, and edits of it, for tests that compare a quick encoding with the obvious one."""
+"""Text that is hard to tokenize, and edits of it, to compare incremental and batch encoding with plain encoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs in many languages, made by number, and what a hostile edit puts into them."""
+"""Generated programs in many languages, and hostile edits of them."""
 
 from __future__ import annotations
 

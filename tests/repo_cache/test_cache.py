@@ -1,4 +1,4 @@
-"""The facade on real folders: what it knows is what is there, also for threads, coroutines and slow readers."""
+"""RepoCache on real folders: it knows what is there, also for threads, coroutines and slow readers."""
 
 from __future__ import annotations
 

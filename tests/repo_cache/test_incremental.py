@@ -1,6 +1,4 @@
-"""Incremental encoding: after every edit of hostile text, the change is minimal and the ids are those of the whole
-text.
-"""
+"""Incremental encoding: after each edit of hostile text the change is minimal, and the ids are the whole text's."""
 
 from __future__ import annotations
 

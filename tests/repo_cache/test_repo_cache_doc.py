@@ -1,4 +1,4 @@
-"""docs/repo_cache.md runs, top to bottom, and names every option with its default."""
+"""The examples of docs/repo_cache.md run in order, and the page names every option with its default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store gives back what was put in, or nothing: never a wrong answer, never a failure."""
+"""The store returns what was put in, or nothing: never a wrong answer, never an exception."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The tokenizer loses nothing, never turns text into control tokens, names damaged input, and agrees with the
-original.
-"""
+"""The tokenizer loses nothing, makes no control tokens of text, names damaged input, and agrees with tokenizers."""
 
 from __future__ import annotations
 

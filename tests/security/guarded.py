@@ -1,4 +1,4 @@
-"""The service as `hunk serve` guards it, on a socket of its own in this process: tokens, workspaces, connections."""
+"""The service in this process, guarded as by `hunk serve`: tokens, workspaces, limits of connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that has children write several files at once and kills them: at every system call, or at random moments.
+"""A program whose children write several files and are killed, at every system call or at random moments.
 
     killed_writer.py FOLDER calls          a child dies before its 1st, 2nd, ... call that changes names or files
     killed_writer.py FOLDER random NUMBER  so many children die somewhere in a series of writes

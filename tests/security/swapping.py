@@ -1,4 +1,4 @@
-"""A program that swaps a name between what it was and a link out of the root, in a tight loop, until it is killed.
+"""A program that swaps a name between its old target and a link out of the root, in a tight loop, until it is killed.
 
 swapping.py NAME INSTEAD    NAME and INSTEAD (a link beside it) exchange their places, again and again
 """

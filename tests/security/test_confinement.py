@@ -1,4 +1,4 @@
-"""No path leads out of a workspace: not by what it says, and not by what is linked or renamed while it is used."""
+"""No path leads out of a workspace, neither by its text nor by links and renames while it is used."""
 
 from __future__ import annotations
 

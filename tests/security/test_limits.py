@@ -1,4 +1,4 @@
-"""What a client may send and how long it may take: bodies, nesting, headers, connections, answers that nobody reads."""
+"""Limits of what a client may send and how long it may take: bodies, nesting, headers, connections, unread answers."""
 
 from __future__ import annotations
 

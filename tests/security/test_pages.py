@@ -1,4 +1,4 @@
-"""What a web page elsewhere can have a browser send to the service, and what it learns from the answer."""
+"""What a foreign web page can make a browser send to the service, and what it learns from the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A write that was broken off is finished or undone at the next start, and what others wrote since stays."""
+"""An interrupted write is finished or undone at the next start, and later writes of others stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A soak of the engine: `python -m tests.soak --minutes 30` (what `make soak MINUTES=30` runs).
+"""Run the soak test of the engine: `python -m tests.soak --minutes 30` (what `make soak MINUTES=30` runs).
 
 Threads and asyncio tasks send random requests to one engine with little memory: shared prefixes, every sampling
 setting, priorities, drafts good, bad and broken, deadlines, cancellations and disconnects in every state, requests that

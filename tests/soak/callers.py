@@ -1,4 +1,4 @@
-"""Those who ask: threads and asyncio tasks that draw a call, submit it, and read, close, drop or cancel its stream."""
+"""Callers of the soak: threads and tasks that draw a call, submit it, and read, close, drop or cancel its stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of every request: counted and timed, and a sample of the finished ones run again alone."""
+"""The outcome of every request: counted and timed, and a sample of the finished ones run again alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The soak: callers against one engine, a watch over time, memory and books, and the replay at the end."""
+"""The soak: callers of one engine, checks of time, memory and bookkeeping, and the replay at the end."""
 
 from __future__ import annotations
 

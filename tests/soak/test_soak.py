@@ -1,4 +1,4 @@
-"""A short soak passes, and each of its checks fails on what it is there for."""
+"""A short soak passes, and each of its checks finds the fault that it is made for."""
 
 from __future__ import annotations
 

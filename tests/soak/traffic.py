@@ -1,4 +1,4 @@
-"""The soaked engine, and random requests to it: the same seed gives the same ones in the same order."""
+"""The engine under soak, and random requests to it: the same seed gives the same requests in the same order."""
 
 from __future__ import annotations
 

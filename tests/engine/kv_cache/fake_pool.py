@@ -1,7 +1,7 @@
-"""A pool whose token slots hold a fingerprint of root and tokens so far where the real one holds keys and values.
+"""A pool whose slots hold a fingerprint of root and tokens so far, where the real pool holds keys and values.
 
-Keys and values depend on all tokens before theirs; so does the fingerprint, and the right token behind a wrong prefix
-is found out.
+Keys and values depend on all tokens before theirs. So does the fingerprint, and it shows a right token after a wrong
+prefix.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Audits: the divergence that is computed, whom the sample holds, and how budgets follow what is found."""
+"""Audits: the divergence, the sample of audited requests, and the budgets that follow from the results."""
 
 from __future__ import annotations
 

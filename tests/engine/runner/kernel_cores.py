@@ -1,4 +1,4 @@
-"""Cores whose passes are those of a card, run on the CPU: by the kernels' references, or by Triton's interpreter."""
+"""Cores that run a card's steps on the CPU, by the kernels' references or by Triton's interpreter."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The engine through Triton's interpreter gives the CPU's tokens: `TRITON_INTERPRET=1 pytest -m interpreted`.
+"""The engine in Triton's interpreter gives the CPU's tokens: `TRITON_INTERPRET=1 pytest -m interpreted`.
 
-The kernels themselves are held by tests/kernels, and passes of all kinds by test_kernel_engine.py; here both meet.
+tests/kernels tests the kernels alone, and test_kernel_engine.py all kinds of steps; this file runs both together.
 """
 
 from __future__ import annotations

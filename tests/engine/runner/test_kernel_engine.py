@@ -1,6 +1,6 @@
-"""An engine whose passes are those of a card gives what it gives on a CPU, whatever shares a batch, a pool or a pass.
+"""An engine that runs a card's steps gives the answers of a CPU, whatever shares a batch, a pool or a step.
 
-The kernels' references stand for the kernels here; tests/engine/runner/test_interpreted.py runs those.
+The kernels' references are run in place of the kernels; tests/engine/runner/test_interpreted.py runs the kernels.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a request's tokens are drawn from, the slow obvious way: sort all of the vocabulary, go down the list."""
+"""A slow way to compute the distribution of a request: sort the whole vocabulary and walk down the list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine's loop without a model: schedules, writes 'KV' that tells which tokens it stands for, takes tokens in."""
+"""The engine's loop without a model: it schedules, writes hashes of the tokens as KV, and appends tokens."""
 
 from __future__ import annotations
 

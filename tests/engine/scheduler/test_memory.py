@@ -1,4 +1,4 @@
-"""Who gets pages when there are too few: admission, overtaking, preemption; and that all come to an end."""
+"""Too few pages: admission, overtaking and preemption; and every sequence ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An op whose fastest variant is known, and searches for it without a card."""
+"""An op with a known fastest variant, and searches for it without a card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tuner on a card: its timer, what it makes of a variant that cannot run, and a search from end to end."""
+"""The tuner on a card: its timer, variants that cannot run, and a whole search."""
 
 from __future__ import annotations
 

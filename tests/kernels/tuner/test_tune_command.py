@@ -1,4 +1,4 @@
-"""`python -m kernels.tune`: what it says without a card, and that a kernel is launched with what it finds on one."""
+"""`python -m kernels.tune`: its answer without a card, and that a kernel is launched with the winner on one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small span stores for tests, and texts with random KV in them."""
+"""Small span stores, and texts with random KV in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written is found as it was written, from memory, from a disk, after a restart: or it is not found."""
+"""What the span store returns is what was written, from memory, from disk or after a restart; or nothing."""
 
 from __future__ import annotations
 

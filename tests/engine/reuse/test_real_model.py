@@ -1,4 +1,4 @@
-"""What has to hold of taking KV over with a real model: SmolLM2 on real code."""
+"""KV reuse with a real model: SmolLM2 on real code stays near the exact answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In the batch-invariant setting a token has the same bits in a pass of any size, beside anything, drafted or not."""
+"""In the batch-invariant setting a token has the same bits in steps of any size and company, drafted or not."""
 
 from __future__ import annotations
 

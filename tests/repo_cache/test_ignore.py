@@ -1,4 +1,4 @@
-"""Ignore rules equal `git check-ignore`, and what git has no word for does what the docstrings say."""
+"""Ignore rules equal `git check-ignore`; rules beyond git's do what their docstrings say."""
 
 from __future__ import annotations
 

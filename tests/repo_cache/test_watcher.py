@@ -1,4 +1,4 @@
-"""Real events of a real file system: what editors, moves and branch switches do all ends in the right batches."""
+"""Real file events: saves of editors, moves and branch switches all end in the right batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stop strings and stop ids, and what may be streamed while a stop or a character is still open."""
+"""Stop strings and stop ids, and the bytes that may be streamed while a stop string or a character is incomplete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is taken over and what is run: every token is one of both, and what a change spoils is run."""
+"""Reuse plans: every token is either reused or computed, and tokens that a change invalidates are computed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Any order of opening, running, closing, waiting: every table points to the right KV, and no page leaks.
+"""Random orders of opening, running, closing and waiting: every table points to the right KV, and no page leaks.
 
-The slow and obvious model is the list of all token sequences that were ever committed. Hypothesis looks for short
-failures; long random walks, which reuse more, look for the rest.
+The model to compare with is the list of all token sequences that were ever committed. Hypothesis looks for short
+failures; long random walks, which reuse more, look for the others.
 """
 
 from __future__ import annotations

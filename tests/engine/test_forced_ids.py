@@ -1,4 +1,4 @@
-"""Forced ids stand at the beginning of the output, scored as if the model had been asked for each of them alone."""
+"""Forced ids begin the output and are scored as if the model had been asked for each of them alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random lives of many sequences on small pools: nothing leaks, nothing is wrong, and all come to an end."""
+"""Random sequences on small pools: no page leaks, no share is wrong, and every sequence ends."""
 
 from __future__ import annotations
 

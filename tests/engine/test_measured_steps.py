@@ -1,4 +1,4 @@
-"""An engine measures its passes once a machine and keeps to what it found: then equal requests take equal passes."""
+"""An engine measures its step times once per machine and keeps them, so equal requests take equal steps."""
 
 from __future__ import annotations
 
