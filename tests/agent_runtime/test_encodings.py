@@ -15,7 +15,7 @@ from agent_runtime.types import ApplyRequest, PatchRequest
 from tests.agent_runtime.cli.test_cli import hunk
 from tests.agent_runtime.in_process import hunk_here
 from tests.agent_runtime.scripted import ScriptedMerger
-from tests.agent_runtime.server.test_http import serving
+from tests.agent_runtime.serving import serving
 
 TEXT = "# café, naïve\r\ntimeout_seconds = 10\nname = 'é'"
 EDITED = TEXT.replace("timeout_seconds = 10", "timeout_seconds = 30")

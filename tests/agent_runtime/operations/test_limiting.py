@@ -1,13 +1,13 @@
-"""What a tenant may take: rates, places and tokens; and that a flood of one leaves the others their turn."""
+"""Limits of a tenant: rates, concurrent requests and tokens; a request's priority is an argument."""
 
 from __future__ import annotations
 
 import heapq
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, cast
@@ -16,11 +16,12 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent_runtime.errors import TooManyRequests
 from agent_runtime.llm.generate import RunResults, run_requests
 from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.quotas import FairQueue, TenantLimits, TenantRateLimiter, TokenBucket
+from agent_runtime.quotas import CpuSlots, FairQueue, TenantLimits, TenantRateLimiter, TokenBucket
 from agent_runtime.request_context import LOCAL, NO_PROGRESS, PRINCIPAL_KEY, Principal, ProgressListener, RequestContext
 from agent_runtime.server.auth import get_flow
 from agent_runtime.server.service import Service
@@ -295,3 +296,53 @@ def test_what_is_taken_counts_for_the_tenant_of_a_token_and_else_for_the_senders
     assert get_flow(sent) != get_flow(sent | {"client": ("10.0.0.2", 5)})
     assert get_flow(sent | {"client": ("2001:db8::1", 5)}) == get_flow(sent | {"client": ("2001:db8::2", 5)})
     assert not NAME.fullmatch(get_flow(sent)), "a tenant cannot be called so"
+
+
+class NoLog:
+    """Middleware in place of the request log: records nothing."""
+
+    def __init__(self, app: ASGIApp, **_: object) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+
+@dataclass
+class RecordingEngine(ScriptedMerger):
+    """Records the requests that reach the engine, then answers as scripted."""
+
+    requests: list[GenerationRequest] = field(default_factory=list)
+
+    def generate(self, request: GenerationRequest, proposer: Proposer | None) -> NoReturn:
+        self.requests.append(request)
+        raise EngineClosed("closed")
+
+    def merge(self, *arguments: Any) -> ModelMerge:
+        with pytest.raises(EngineClosed):
+            run_requests(cast(Any, self), [(GenerationRequest([1], 1), None)], *arguments[1:], RunResults())
+        return super().merge(*arguments)
+
+
+class RecordingSlots(CpuSlots):
+    """Records for whom a CPU slot is acquired."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.acquired: list[str] = []
+
+    @asynccontextmanager
+    async def acquire(self, flow: str) -> AsyncIterator[Callable[[], None]]:
+        self.acquired.append(flow)
+        async with super().acquire(flow) as release:
+            yield release
+
+
+def test_two_requests_keep_their_priority_and_cpu_slot_without_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_runtime.server.app.RequestLogMiddleware", NoLog)
+    engine, slots = RecordingEngine(FILE), RecordingSlots()
+    with serving(engine, change=lambda service: replace(service, cpu_slots=slots)) as url:
+        for _ in range(2):
+            assert post(url, {"original": FILE, "edit": BLOCK, "mode": "model"}).json()["method"] == "model"
+    assert [request.priority for request in engine.requests] == [1, 2]
+    assert slots.acquired == ["@127.0.0.1"] * 2

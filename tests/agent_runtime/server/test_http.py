@@ -1,7 +1,8 @@
-"""The service on a real socket, called by a real client; a scripted model stands where a fault or a pause is needed."""
+"""The service on a real socket, called by a real client: answers, faults, and what happens when the client leaves."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -14,13 +15,16 @@ from typing import Any, NoReturn, get_args
 
 import httpx
 import pytest
+from starlette.requests import Request
+from starlette.types import Message
 
 from agent_runtime.client import Client
 from agent_runtime.errors import CorruptModel, EditRefused, HunkError, NoConnection, Stale
 from agent_runtime.files import MAX_FILE_BYTES
 from agent_runtime.llm.interface import ModelTask
-from agent_runtime.request_context import ProgressListener, RequestContext
+from agent_runtime.request_context import CancelToken, ProgressListener, RequestContext
 from agent_runtime.server.app import MAX_BODY_BYTES
+from agent_runtime.server.service import cancel_after_disconnect
 from agent_runtime.types import ApplyRequest, ReuseName
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, post, serving
@@ -413,3 +417,35 @@ def test_the_api_describes_itself_with_an_example_that_works(url: str) -> None:
     assert set(next(one["enum"] for one in schema["properties"]["reuse"]["anyOf"] if "enum" in one)) == {
         *get_args(ReuseName)
     }
+
+
+def test_what_runs_when_the_client_leaves_is_stopped() -> None:
+    stopped: list[str] = []
+    cancel = CancelToken()
+    cancel.add_callback(lambda: stopped.append("first"))
+    cancel.add_callback(lambda: stopped.append("second"))  # of several files
+    assert stopped == []
+    cancel.cancel()
+    assert stopped == ["first", "second"], "they may have been asked at once"
+
+
+def test_what_begins_after_the_client_has_left_is_stopped_at_once() -> None:
+    stopped: list[str] = []
+    cancel = CancelToken()
+    cancel.cancel()
+    cancel.add_callback(lambda: stopped.append("only"))
+    assert stopped == ["only"]
+
+
+def test_it_waits_for_the_connection_to_close() -> None:
+    messages: Iterator[Message] = iter([{"type": "http.request"}, {"type": "http.disconnect"}])
+    stopped: list[str] = []
+
+    async def receive() -> Message:
+        assert not stopped
+        return next(messages)
+
+    context = RequestContext()
+    context.cancel.add_callback(lambda: stopped.append("only"))
+    asyncio.run(cancel_after_disconnect(Request({"type": "http"}, receive), context))
+    assert stopped == ["only"]

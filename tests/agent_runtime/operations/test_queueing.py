@@ -1,4 +1,4 @@
-"""CpuSlots on the processor: no more at once than there are, fairly by holder, and none is lost whoever leaves when."""
+"""CPU slots and the queue at the model: shared fairly by flow, whoever leaves when."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,6 +22,7 @@ from tests.agent_runtime.openai.scripted_chat import ChattingMerger, ScriptedCha
 from tests.agent_runtime.recording_slots import RecordingSlots
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import post, serving
+from tests.security.guarded import Guarded, guarded
 
 FILE = "a = 1\nb = 2\n"
 BLOCK = "<<<<<<< SEARCH\na = 1\n=======\na = 3\n>>>>>>> REPLACE\n"
@@ -249,3 +251,41 @@ def test_streams_that_wait_for_the_model_hold_no_place() -> None:
             thread.join()
     assert by_rule == "deterministic"
     assert answers == [200] * 6
+
+
+LINES = 3000
+LONG = "".join(f"value_{number} = {number}\n" for number in range(LINES))
+LONG_BLOCK = "<<<<<<< SEARCH\nvalue_7 = 7\n=======\nvalue_7 = 8\n>>>>>>> REPLACE\n"
+NUM_FLOODING = 40
+WANTED = {"flood": ("flood", ("apply",)), "calm": ("calm", ("apply", "read"))}
+
+
+def num_in_flight(service: Guarded) -> int:
+    text = service.ask("GET", "/metrics", "calm").text
+    line = next(line for line in text.splitlines() if line.startswith("hunk_http_requests_in_flight "))
+    return int(float(line.split()[1])) - 1  # without this question
+
+
+def test_a_single_edit_goes_before_a_flood(tmp_path: Path) -> None:
+    answered: list[int] = []
+    with guarded(tmp_path, wanted=WANTED) as service:  # type: ignore[arg-type]
+
+        def send() -> None:
+            headers = {"authorization": f"Bearer {service.tokens['flood']}"}
+            body = {"original": LONG, "edit": LONG_BLOCK}
+            answered.append(httpx.post(f"{service.url}/apply", json=body, headers=headers, timeout=120).status_code)
+
+        threads = [threading.Thread(target=send) for _ in range(NUM_FLOODING)]
+        for thread in threads:
+            thread.start()
+        while num_in_flight(service) + len(answered) < NUM_FLOODING:  # until all have come
+            time.sleep(0.005)
+        before = len(answered)
+        calm = service.ask("POST", "/apply", "calm", json={"original": "value_7 = 7\n", "edit": LONG_BLOCK})
+        between = len(answered) - before
+        for thread in threads:
+            thread.join()
+    assert calm.json()["status"] == "merged"
+    assert answered == [200] * NUM_FLOODING
+    assert NUM_FLOODING - before > 12, "too few waited to tell anything: make the files longer"
+    assert between <= 8, f"{between} of the flood's edits were answered before the one that came behind them"

@@ -1,4 +1,4 @@
-"""What is done by rule ends when its client leaves or its time is over, and others have the processor meanwhile."""
+"""Requests do not disturb one another: rules have a time limit, and tenants see nothing of each other."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,10 +18,12 @@ import pytest
 from agent_runtime import wiring
 from agent_runtime.apply import pipeline
 from agent_runtime.apply.pipeline import Applier
+from agent_runtime.request_context import AccessScope
 from agent_runtime.server.service import Service
 from editor.execution import check_stopped
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, serving
+from tests.security.guarded import Guarded, guarded
 
 SLOW = {"original": "slow = 1\n", "edit": "slow = 2\n", "path": "slow.py"}
 QUICK = {"original": "a = 1\n", "edit": '{"old_string": "a = 1", "new_string": "a = 2"}'}
@@ -135,3 +138,78 @@ def test_the_service_has_large_edits_done_aside_and_small_ones_itself(monkeypatc
     assert [answer["status"] for answer in after] == ["merged", "merged"]
     assert [answer | {"timings": {}} for answer in after] == [answer | {"timings": {}} for answer in before]
     assert done["here"] == 1
+
+
+ALL: tuple[AccessScope, ...] = ("apply", "read", "admin")
+TOKENS: dict[str, tuple[str, tuple[AccessScope, ...]]] = {
+    "ann": ("ann", ALL),
+    "ann-reads": ("ann", ("read",)),
+    "ann-applies": ("ann", ("apply",)),
+    "bob": ("bob", ALL),
+}
+
+
+def kind(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["type"].removeprefix("urn:hunk:problem:")
+
+
+def register(service: Guarded, token: str, root: Path, name: str) -> httpx.Response:
+    return service.ask("POST", "/workspaces", token, json={"root": str(root), "name": name})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("root", "ann", "ann/inner", "bob"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "a.py").write_text(f"# of {name}\n")
+    return tmp_path
+
+
+def test_a_tenant_finds_nothing_of_another_s(folder: Path) -> None:
+    with guarded(folder, folder / "root", TOKENS) as service:
+        assert register(service, "ann", folder / "ann", "shop").status_code == 201
+        assert kind(register(service, "bob", folder / "ann" / "inner", "mine")) == (403, "outside-root")
+        for method, path in (
+            ("GET", "/workspaces/shop"),
+            ("DELETE", "/workspaces/shop"),
+            ("GET", "/workspaces/shop/files"),
+            ("GET", "/workspaces/shop/files/a.py"),
+            ("GET", "/workspaces/shop/snapshot"),
+            ("GET", "/workspaces/shop/changes?since=x"),
+        ):
+            ours, none = service.ask(method, path, "bob"), service.ask(method, path.replace("shop", "none"), "bob")
+            assert kind(ours) == kind(none) == (404, "no-such-workspace")
+            assert ours.json()["detail"].replace("shop", "none") == none.json()["detail"], "nothing tells the two apart"
+        assert kind(service.ask("POST", "/sessions", "bob", json={"workspace": "shop"})) == (404, "no-such-workspace")
+        edit: dict[str, Any] = {"path": "a.py", "edit": "x = 1\n", "format": "whole", "workspace": "shop"}
+        assert kind(service.ask("POST", "/apply", "bob", json=edit)) == (404, "no-such-workspace")
+        session = service.ask("POST", "/sessions", "ann", json={"workspace": "shop"}).headers["location"]
+        for method, path, body in (
+            ("GET", session, None),
+            ("DELETE", session, None),
+            ("POST", f"{session}/read", {"paths": ["a.py"]}),
+            ("POST", f"{session}/ask", {"question": "?"}),
+            ("POST", f"{session}/apply", {"edit": "x"}),
+        ):
+            assert kind(service.ask(method, path, "bob", json=body)) == (404, "no-such-session")
+        read = service.ask("POST", f"{session}/read", "ann", json={"paths": ["a.py"], "with_text": True}).json()
+        assert read["files"][0]["text"] == "# of ann\n"
+        assert service.ask("GET", "/workspaces/default/files/a.py", "bob").json()["text"] == "# of root\n"
+        assert register(service, "bob", folder / "bob", "shop").status_code == 201
+        assert service.ask("GET", "/workspaces/shop/files/a.py", "bob").json()["text"] == "# of bob\n"
+        assert service.ask("GET", "/workspaces/shop/files/a.py", "ann").json()["text"] == "# of ann\n"
+
+
+def test_each_call_takes_its_scope(folder: Path) -> None:
+    with guarded(folder, folder / "root", TOKENS) as service:
+        assert kind(register(service, "ann-reads", folder / "ann", "shop")) == (403, "forbidden")
+        assert kind(register(service, "ann-applies", folder / "ann", "shop")) == (403, "forbidden")
+        register(service, "ann", folder / "ann", "shop")
+        assert kind(service.ask("DELETE", "/workspaces/shop", "ann-reads")) == (403, "forbidden")
+        for path in ("", "/shop", "/shop/files", "/shop/files/a.py"):
+            assert service.ask("GET", f"/workspaces{path}", "ann-reads").status_code == 200
+            assert kind(service.ask("GET", f"/workspaces{path}", "ann-applies")) == (403, "forbidden")
+        assert kind(service.ask("POST", "/sessions", "ann-reads", json={})) == (403, "forbidden")
+        session = service.ask("POST", "/sessions", "ann-applies", json={"workspace": "shop"}).headers["location"]
+        assert kind(service.ask("GET", session, "ann-reads")) == (403, "forbidden")
+        assert service.ask("GET", session, "ann").status_code == 200, "it is the tenant's, whichever token began it"
