@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agent_runtime.doctor.transcripts import PromptText, TextPart, find_file
-from agent_runtime.session.change_notes import split_lines
+from agent_runtime.session.changes import split_lines
 from editor.diff import line_opcodes
 
 _MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"

@@ -321,7 +321,7 @@ RETAIN_SECONDS = 1e9
 def warm_up(loaded: LoadedModel) -> int:
     """Compute the KV of the prompts' shared prefix, and keep it; returns its number of tokens, 0 if it does not fit.
 
-    Raises EngineError where the engine fails or is closed.
+    Raises EngineError if the engine fails or is closed.
     """
     text, engine = loaded.text, loaded.engine
     token_ids = encode_shared_prefix(text.template, text.tokenizer, text.form)

@@ -58,10 +58,10 @@ def find_divergence(answers: Sequence[Sequence[int]], unchanged: Sequence[int]) 
     everything = [*answers, unchanged]
     num_before = min(count_common_prefix(everything), min(map(len, everything)) - 1)  # one may be another's beginning
     rests = [answer[num_before:] for answer in everything]
-    num_behind = count_common_prefix([rest[::-1] for rest in rests])
-    if all(len(rest) == num_behind for rest in rests):
+    num_common = count_common_prefix([rest[::-1] for rest in rests])
+    if all(len(rest) == num_common for rest in rests):
         return None
-    parts = tuple(rest[: len(rest) - num_behind + NUM_TOKENS_AFTER] for rest in rests[:-1])
+    parts = tuple(rest[: len(rest) - num_common + NUM_TOKENS_AFTER] for rest in rests[:-1])
     return AnswerDivergence(answers[0][:num_before], parts)
 
 

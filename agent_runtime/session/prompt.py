@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from agent_runtime.errors import BadFile
 from agent_runtime.prompt import TextEncoder
 from agent_runtime.prompt.chat_template import ChatTemplate, render_frame
-from agent_runtime.session.change_notes import ChangeNotes
-from agent_runtime.session.file_order import ChangeRates, FileCost, choose_order
+from agent_runtime.session.changes import ChangeNotes, ChangeRates, FileCost, choose_order
 from agent_runtime.types import ReuseName
 from engine.reuse import PromptSegment, Reuse, ReuseMode
 from repo_cache.incremental import count_equal_prefix
@@ -58,7 +57,7 @@ class SessionPrompt:
     order: the files as they are ordered. noted: files in their first version, with notes on their changes. rebased:
     files that had notes and are written anew. num_kept: length of the prefix shared with the turn before, whose KV is
     cached unless it was evicted. mode: how it follows changes of files. `balanced` leaves a changed file as it was
-    first sent and adds notes (`change_notes`); the other modes write the file anew, and `fast` and `turbo` have the
+    first sent and adds notes (`session.changes`); the other modes write the file anew, and `fast` and `turbo` have the
     engine reuse KV after the change.
     """
 
@@ -180,7 +179,7 @@ class PromptLayout:
             path: FileCost(_estimate_tokens(path, versions.get(path, one)), self._rates.estimate_chance(path))
             for path, one in now.items()
         }
-        new_order = choose_order(order, costs, num_cached=num_cached, num_behind=self._num_after_files)
+        new_order = choose_order(order, costs, num_cached=num_cached, num_after=self._num_after_files)
         is_cached, shown = True, {}
         for place, path in enumerate(new_order):
             is_cached = is_cached and place < len(order) and order[place] == path

@@ -18,7 +18,7 @@ from pathlib import Path, PurePath
 from random import Random
 from typing import Any
 
-from agent_runtime.session.change_notes import diff_lines, find_new_edits, render_note, split_lines
+from agent_runtime.session.changes import diff_lines, find_new_edits, render_note, split_lines
 from agent_runtime.session.prompt import TextFileEncoder, make_file_segments
 from benchmarks.cases import DEFAULT_CASES
 from benchmarks.reuse.prompts import Books, TurnCount

@@ -13,22 +13,20 @@ from hypothesis import strategies as st
 from agent_runtime.errors import BadFile, CorruptModel
 from agent_runtime.prompt.chat_template import ChatTemplate
 from agent_runtime.session import HistoryMessage, PromptLayout, SessionPrompt
-from agent_runtime.session.change_notes import (
+from agent_runtime.session.changes import (
+    PRIOR_CHANCE,
+    ChangeRates,
+    FileCost,
     LineEdit,
     apply_edits,
+    choose_order,
     diff_lines,
+    estimate_prefill,
+    find_cheapest_order,
     find_new_edits,
     merge_edits,
     render_note,
     split_lines,
-)
-from agent_runtime.session.file_order import (
-    PRIOR_CHANCE,
-    ChangeRates,
-    FileCost,
-    choose_order,
-    estimate_prefill,
-    find_cheapest_order,
 )
 from agent_runtime.session.prompt import make_file_segments
 from agent_runtime.types import ReuseName
@@ -303,7 +301,7 @@ def test_the_next_order_is_the_best_of_all(files: dict[str, FileCost], data: st.
     cached = data.draw(st.integers(0, sum(files[path].num_tokens for path in old)))
     behind = data.draw(st.integers(0, 2000))
     horizon = data.draw(st.sampled_from([0.0, 1.0, 10.0, 1000.0]))
-    chosen = choose_order(old, files, num_cached=cached, num_behind=behind, horizon=horizon)
+    chosen = choose_order(old, files, num_cached=cached, num_after=behind, horizon=horizon)
     assert sorted(chosen) == sorted(files)
     least = min(cost(order, old, files, cached, behind, horizon) for order in permutations(files))
     assert cost(tuple(chosen), old, files, cached, behind, horizon) == pytest.approx(least)
@@ -311,7 +309,7 @@ def test_the_next_order_is_the_best_of_all(files: dict[str, FileCost], data: st.
 
 def test_a_file_moves_when_that_pays_within_the_horizon_and_not_before() -> None:
     files = {"hot": FileCost(100, 0.5), "cold": FileCost(1000, 0.01)}
-    arguments = {"num_cached": 1100, "num_behind": 4000}
+    arguments = {"num_cached": 1100, "num_after": 4000}
     # Each turn behind `hot` costs 500 tokens more than before it; to change places costs 5,100 once.
     assert choose_order(["hot", "cold"], files, horizon=10, **arguments) == ["hot", "cold"]
     assert choose_order(["hot", "cold"], files, horizon=11, **arguments) == ["cold", "hot"]
@@ -319,12 +317,12 @@ def test_a_file_moves_when_that_pays_within_the_horizon_and_not_before() -> None
 
 def test_behind_a_change_the_order_is_free() -> None:
     files = {"a": FileCost(50, 0.0001), "b": FileCost(100, 0.5), "c": FileCost(1000, 0.01)}
-    assert choose_order(["a", "b", "c"], files, num_cached=50, num_behind=10**6, horizon=1) == ["a", "c", "b"]
+    assert choose_order(["a", "b", "c"], files, num_cached=50, num_after=10**6, horizon=1) == ["a", "c", "b"]
 
 
 def test_new_files_stand_behind_those_that_are_cached() -> None:
     files = {"a": FileCost(1000, 0.05), "b": FileCost(1000, 0.05), "new": FileCost(10, 0.01)}
-    assert choose_order(["b", "a"], files, num_cached=2000, num_behind=3000) == ["b", "a", "new"]
+    assert choose_order(["b", "a"], files, num_cached=2000, num_after=3000) == ["b", "a", "new"]
 
 
 def test_rates_follow_what_is_seen_and_fade() -> None:
