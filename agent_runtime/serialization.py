@@ -133,7 +133,7 @@ def problem_from_json(problem: Mapping[str, Any]) -> HunkError:
     detail, kind = str(problem.get("detail", "")), str(problem.get("type", "")).removeprefix(PROBLEM_TYPE)
     if kind == Stale.kind:
         return Stale(detail, current_sha256=str(problem.get("current_sha256", "")))
-    known = {fault.kind: fault for fault in _subclasses(HunkError)}
+    known = {fault.kind: fault for fault in _list_subclasses(HunkError)}
     fault = known.get(kind, HunkError)(detail or "the service answered with an unknown error")
     fault.retry_after_s = problem.get("retry_after_s")
     if isinstance(fault, BadRequest):
@@ -148,5 +148,5 @@ def _select_known(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in names}
 
 
-def _subclasses(cls: type[HunkError]) -> list[type[HunkError]]:
-    return [found for sub in cls.__subclasses__() for found in (sub, *_subclasses(sub))]
+def _list_subclasses(cls: type[HunkError]) -> list[type[HunkError]]:
+    return [found for sub in cls.__subclasses__() for found in (sub, *_list_subclasses(sub))]

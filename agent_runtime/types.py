@@ -245,7 +245,7 @@ class SourceUsage:
     accepted: int = 0
     rejected: int = 0
 
-    def plus(self, other: SourceUsage) -> SourceUsage:
+    def add(self, other: SourceUsage) -> SourceUsage:
         """Return the sum of both."""
         return SourceUsage(self.drafted + other.drafted, self.accepted + other.accepted, self.rejected + other.rejected)
 
@@ -276,7 +276,7 @@ class Usage:
     recomputed_by: Mapping[str, int] = field(default_factory=dict)
 
 
-def total_usage(parts: Iterable[Usage]) -> Usage:
+def sum_usage(parts: Iterable[Usage]) -> Usage:
     """Return the sum of several usages."""
     parts = list(parts)
     derived = ("prefix_hit_rate", "by_source", "recomputed_by")
@@ -287,7 +287,7 @@ def total_usage(parts: Iterable[Usage]) -> Usage:
         recomputed_by.update(part.recomputed_by)
     by_source: dict[str, SourceUsage] = {}
     for source, usage in (each for part in parts for each in part.by_source.items()):
-        by_source[source] = by_source.get(source, SourceUsage()).plus(usage)
+        by_source[source] = by_source.get(source, SourceUsage()).add(usage)
     rate = counts["cached"] / counts["prompt"] if counts["prompt"] else 0.0
     return Usage(**counts, prefix_hit_rate=rate, by_source=by_source, recomputed_by=dict(recomputed_by))
 

@@ -146,7 +146,7 @@ def open_workspaces(
     """
     store = settings.cache_dir / "tokens"
     journals = settings.cache_dir / "journals"
-    return WorkspaceRegistry(root, allowed=allowed, watch=watch, store=store, journals=journals, say=progress.report)
+    return WorkspaceRegistry(root, allowed=allowed, watch=watch, store=store, journals=journals, report=progress.report)
 
 
 def build_service(

@@ -26,7 +26,7 @@ import httpx
 
 from agent_runtime import Client, LocalClient, Session
 from agent_runtime.errors import EditRefused, HunkError, NoConnection
-from agent_runtime.types import Usage, total_usage
+from agent_runtime.types import Usage, sum_usage
 from editor.types import Check
 
 SAMPLE = Path(__file__).parent / "sample_repo"
@@ -106,7 +106,7 @@ def mend(root: Path, session: Session, ask: Ask, num_turns: int) -> int:
         print(f"  {why}")
         failure = failing_test(root)
     print("all tests pass" if not failure else f"gave up after {num_turns} turns")
-    print(f"in all: {told(total_usage(used))}")
+    print(f"in all: {told(sum_usage(used))}")
     return 1 if failure else 0
 
 

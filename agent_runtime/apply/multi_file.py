@@ -60,20 +60,20 @@ def parse_patch(request: PatchRequest, read: Reader) -> tuple[tuple[ParsedEdit, 
 
 def merge_patch_by_rule(
     request: PatchRequest, edits: Sequence[ParsedEdit], originals: Originals
-) -> tuple[list[Step], dict[int, ModelTask]]:
+) -> tuple[list[EditStep], dict[int, ModelTask]]:
     """Merge each edit by rules; return the steps, and the tasks for the model by the index of their step.
 
     Raises EditRefused with all edits that neither the rules nor the model may decide.
     """
     texts = {path: source.text for path, (_, source) in originals.items()}
     merged = patch_set.merge_files(texts, edits).files
-    steps = [Step(edit, result) for edit, result in zip(edits, merged, strict=True)]
+    steps = [EditStep(edit, result) for edit, result in zip(edits, merged, strict=True)]
     open_steps = _find_open_steps(steps, texts, request)
     return steps, {at: _make_task(step, texts, request) for at, step in enumerate(steps) if at in open_steps}
 
 
 def build_patch_results(
-    request: PatchRequest, steps: Sequence[Step], outcomes: Mapping[int, Outcome], originals: Originals
+    request: PatchRequest, steps: Sequence[EditStep], outcomes: Mapping[int, Outcome], originals: Originals
 ) -> tuple[FileResult, ...]:
     """Verify all merges, and return the results of the files; `outcomes` are the model's, by the index of the step."""
     if request.instruction:  # it counts in the checks of an approximate answer, and not in those of a set of edits
@@ -103,7 +103,7 @@ def read_files(edits: Sequence[ParsedEdit], read: Reader) -> dict[str, bytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EditStep:
     """One edit of the set, its merge by rules, and the model's merge if the model was asked."""
 
     edit: ParsedEdit
@@ -116,17 +116,17 @@ class Step:
 
 
 @dataclass(slots=True)
-class _File:
+class _PatchedFile:
     """One file during the set of edits: its current path and text, and its steps and checks so far."""
 
     path: str
     before: str | None
     text: str | None
     current_path: str
-    steps: list[Step] = field(default_factory=list)
+    steps: list[EditStep] = field(default_factory=list)
     checks: dict[str, Check] = field(default_factory=dict)
 
-    def add_step(self, step: Step) -> None:
+    def add_step(self, step: EditStep) -> None:
         """Apply one step to this file, and verify it."""
         for check in _verify(step, self.text, self.path):
             known = self.checks.get(check.name)
@@ -143,7 +143,7 @@ class _File:
         outcome = by_model or _summarize_rules(self.steps)
         if self._is_noop:
             after = before = make_version(data, source) if self.current_path in originals else NO_FILE
-            checks = self._noop_checks()
+            checks = self._build_noop_checks()
             status: Status = "noop"
         else:
             before = NO_FILE if self.before is None else make_version(data, source)
@@ -169,7 +169,7 @@ class _File:
             return "create"
         return "delete" if self.text is None else "update"
 
-    def _noop_checks(self) -> tuple[Check, ...]:
+    def _build_noop_checks(self) -> tuple[Check, ...]:
         outcomes = (step.by_rule.outcome for step in self.steps)
         details = dict.fromkeys(outcome.detail for outcome in outcomes if isinstance(outcome, AlreadyApplied))
         return (Check("already_applied", True, " ".join(details)),)
@@ -182,7 +182,7 @@ class _File:
         return encode_merged(self.text, source, by_model=by_model, ops=ops)
 
 
-def _find_open_steps(steps: Sequence[Step], texts: Mapping[str, str], request: PatchRequest) -> set[int]:
+def _find_open_steps(steps: Sequence[EditStep], texts: Mapping[str, str], request: PatchRequest) -> set[int]:
     """Return the indices of the steps that the model has to decide; raises EditRefused for those that it may not
     decide.
     """
@@ -203,38 +203,38 @@ def _find_open_steps(steps: Sequence[Step], texts: Mapping[str, str], request: P
     return open_steps
 
 
-def _is_plain_update(step: Step, named: Counter[str]) -> bool:
+def _is_plain_update(step: EditStep, named: Counter[str]) -> bool:
     edit = step.edit
     alone = named[edit.path] == 1 and edit.move_to in ("", edit.path)
     return edit.action == "update" and alone and bool(render_blocks(edit))
 
 
-def _make_task(step: Step, texts: Mapping[str, str], request: PatchRequest) -> ModelTask:
+def _make_task(step: EditStep, texts: Mapping[str, str], request: PatchRequest) -> ModelTask:
     path = step.by_rule.path
     single = ApplyRequest(original=b"", edit=render_blocks(step.edit), path=path, **request.options())
     return ModelTask(texts[path], single, step.edit, step.by_rule.outcome)
 
 
-def _group_by_file(steps: Sequence[Step], originals: Originals) -> list[_File]:
+def _group_by_file(steps: Sequence[EditStep], originals: Originals) -> list[_PatchedFile]:
     """Group the steps by file.
 
     If a file was moved to the path of another file, an edit of that path means the other file, as in a diff that swaps
     two files.
     """
-    files: list[_File] = []
+    files: list[_PatchedFile] = []
     for step in steps:
         path = step.by_rule.path
         file = next((one for one in reversed(files) if one.current_path == path), None)
         if file is None or (file.path != path and path in originals):
             moved_away = any(one.path == path for one in files)
             before = originals[path][1].text if path in originals and not moved_away else None
-            file = _File(path, before, before, path)
+            file = _PatchedFile(path, before, before, path)
             files.append(file)
         file.add_step(step)
     return files
 
 
-def _verify(step: Step, before: str | None, path: str) -> tuple[Check, ...]:
+def _verify(step: EditStep, before: str | None, path: str) -> tuple[Check, ...]:
     """Return the checks of one step; none for a deleted file or a step that changes nothing."""
     text, outcome = step.text, step.by_model
     if text is None or _is_noop(step):
@@ -249,11 +249,11 @@ def _verify(step: Step, before: str | None, path: str) -> tuple[Check, ...]:
     return checks + outcome.checks
 
 
-def _is_noop(step: Step) -> bool:
+def _is_noop(step: EditStep) -> bool:
     return step.by_model is None and isinstance(step.by_rule.outcome, AlreadyApplied)
 
 
-def _summarize_rules(steps: Sequence[Step]) -> Outcome:
+def _summarize_rules(steps: Sequence[EditStep]) -> Outcome:
     made = [step.by_rule.outcome for step in steps if isinstance(step.by_rule.outcome, Merged)]
     rung = made[-1].rung if made else "exact"
     known = [one.confidence for one in made if one.confidence is not None]

@@ -42,7 +42,7 @@ from agent_runtime.types import (
     Reader,
     Reason,
     is_as_sure,
-    total_usage,
+    sum_usage,
 )
 from editor import codec
 from editor.attribution import repair_result
@@ -135,7 +135,7 @@ class Applier:
             timings.add(outcome.timings)
             with timings.phase("verify"):
                 files.append(_build_result(file, outcome))
-        return ApplyResult(tuple(files), total_usage([outcome.usage for outcome in outcomes]), timings.total())
+        return ApplyResult(tuple(files), sum_usage([outcome.usage for outcome in outcomes]), timings.total())
 
     def apply_patch(
         self,
@@ -179,7 +179,7 @@ class Applier:
             timings.add(outcome.timings)
         with timings.phase("verify"):
             files = build_patch_results(request, steps, dict(zip(tasks, outcomes, strict=True)), originals)
-        return ApplyResult(files, total_usage(outcome.usage for outcome in outcomes), timings.total())
+        return ApplyResult(files, sum_usage(outcome.usage for outcome in outcomes), timings.total())
 
     def _apply_in_process(
         self,
@@ -190,7 +190,7 @@ class Applier:
         progress: ProgressListener,
     ) -> ApplyResult | None:
         """Run the rules on large texts in another process; return None if they should run in this one."""
-        if self._processes is None or not self._processes.accepts(requests):
+        if self._processes is None or not self._processes.is_large_enough(requests):
             return None
         return self._processes.apply((method, (argument,)), context, progress, self._ask_model)
 
@@ -219,7 +219,7 @@ class Applier:
                 return replace(outcome, verified=checks, timings=timings.by_phase)
             again = self._ask_model_once(replace(task, request=replace(task.request, reuse="exact")), context, progress)
             timings.add(again.timings)
-            return replace(again, usage=total_usage([outcome.usage, again.usage]), timings=timings.by_phase)
+            return replace(again, usage=sum_usage([outcome.usage, again.usage]), timings=timings.by_phase)
 
     def _ask_model_once(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> Outcome:
         """Have the model write the merge or, if the request allows it, choose among the rules' readings."""
@@ -295,7 +295,7 @@ def _parse(request: ApplyRequest) -> _ParsedFile:
     except EditSyntaxError as error:
         raise make_syntax_refusal(error, request.path) from error
     if edit.action == "delete" or edit.move_to not in ("", edit.path):
-        raise make_refusal([_whole_file_reason(edit, request.path)])
+        raise make_refusal([_build_whole_file_reason(edit, request.path)])
     if len(edits) > 1:
         request = replace(request, edit=render_blocks(edit) or request.edit)
     return _ParsedFile(request, source, edit)
@@ -327,7 +327,7 @@ def select_edit(path: str, edits: Sequence[ParsedEdit]) -> ParsedEdit:
     )
 
 
-def _whole_file_reason(edit: ParsedEdit, path: str) -> Reason:
+def _build_whole_file_reason(edit: ParsedEdit, path: str) -> Reason:
     what = f"moves '{edit.path}' to '{edit.move_to}'" if edit.move_to else f"deletes '{edit.path}'"
     return Reason(
         "open_intent",

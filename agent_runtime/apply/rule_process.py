@@ -67,7 +67,7 @@ class RuleProcesses:
         self._idle: list[_Process] = []
         self._may_wait = threading.Semaphore(MAX_WAITING)
 
-    def accepts(self, requests: Sequence[ApplyRequest]) -> bool:
+    def is_large_enough(self, requests: Sequence[ApplyRequest]) -> bool:
         """Return whether edits are large enough for a process."""
         return sum(len(one.original) + len(one.edit) for one in requests) >= self._large_bytes
 
@@ -224,9 +224,9 @@ class _Process:
                     continue
                 context.cancel.raise_if_cancelled()
                 if monotonic() > until:
-                    raise _process_refusal(f"the rules took more than {MAX_SECONDS:g} s for it")
+                    raise _make_process_refusal(f"the rules took more than {MAX_SECONDS:g} s for it")
         except (EOFError, ConnectionError) as error:
-            raise _process_refusal(
+            raise _make_process_refusal(
                 "the process that worked on it has ended, for want of memory or by a fault"
             ) from error
 
@@ -242,7 +242,7 @@ class _Process:
         self._process.wait()
 
 
-def _process_refusal(why: str) -> EditRefused:
+def _make_process_refusal(why: str) -> EditRefused:
     suggestion = "Send the edit in several parts, each with lines that stand only once in the file."
     return make_refusal([Reason("too_much_work", f"The edit is past a bound of work: {why}.", suggestion=suggestion)])
 
@@ -262,7 +262,7 @@ def limit_rule_time(cancel: CancelToken, seconds: float = RULE_SECONDS) -> Itera
     def find_fault() -> Exception | None:
         fault = cancel.fault
         if fault is None and get_ident() == thread and thread_time() > end:
-            return _time_refusal(seconds)
+            return _make_time_refusal(seconds)
         return fault
 
     with stop_when(find_fault):
@@ -270,7 +270,7 @@ def limit_rule_time(cancel: CancelToken, seconds: float = RULE_SECONDS) -> Itera
         yield
 
 
-def _time_refusal(seconds: float) -> EditRefused:
+def _make_time_refusal(seconds: float) -> EditRefused:
     reason = Reason(
         "too_much_work",
         f"The edit is past a bound of work: the rules took more than {seconds:g} s of the processor for it.",

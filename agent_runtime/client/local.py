@@ -199,7 +199,7 @@ class LocalClient(Client):
             watch=watch,
             store=settings.cache_dir / "tokens",
             journals=settings.cache_dir / "journals",
-            say=progress.report,
+            report=progress.report,
         )
 
         def load_model() -> Merger:

@@ -15,7 +15,7 @@ from agent_runtime.client.responses import AsyncStream, Final, Stream
 from agent_runtime.client.workspaces import AsyncSend, Send
 from agent_runtime.errors import HunkError, SessionMissing
 from agent_runtime.serialization import result_from_json, usage_from_json
-from agent_runtime.types import ApplyResult, Certainty, Decide, Draft, Mode, ReuseName, ScopeName, Usage, total_usage
+from agent_runtime.types import ApplyResult, Certainty, Decide, Draft, Mode, ReuseName, ScopeName, Usage, sum_usage
 from editor.types import FormatName, Policy
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class SessionUsage:
     @property
     def total(self) -> Usage:
         """The sum of all turns."""
-        return total_usage(turn.usage for turn in self.turns)
+        return sum_usage(turn.usage for turn in self.turns)
 
     def add_turn(self, turn: Turn) -> SessionUsage:
         """Return the usage with a further turn."""

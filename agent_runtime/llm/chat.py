@@ -138,7 +138,7 @@ class LoadedChat:
             result.finish_reason,
             convert_usage(result.usage),
             timings.total(),
-            _logprobs(result, token_bytes),
+            _collect_logprobs(result, token_bytes),
         )
 
     def _prepare_prompt(self, prompt: Prompt) -> EncodedPrompt:
@@ -182,7 +182,7 @@ class LoadedChat:
             raise BadRequest(str(error)) from error
 
 
-def _logprobs(result: GenerationResult, token_bytes: Sequence[bytes]) -> tuple[ChatTokenLogprob, ...]:
+def _collect_logprobs(result: GenerationResult, token_bytes: Sequence[bytes]) -> tuple[ChatTokenLogprob, ...]:
     """Return the log-probabilities of the tokens of the answer's text, without those that ended it."""
     found: list[ChatTokenLogprob] = []
     num_bytes = 0

@@ -24,7 +24,7 @@ from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import TokenizerBundle
 from agent_runtime.prompt import ApplyPrompt, TextEncoder, build_prompt, encode_shared_prefix
 from agent_runtime.request_context import ProgressListener, RequestContext, Timings
-from agent_runtime.types import ApplyRequest, ReuseName, ScoredReading, Usage, is_as_sure, total_usage
+from agent_runtime.types import ApplyRequest, ReuseName, ScoredReading, Usage, is_as_sure, sum_usage
 from agent_runtime.workspace.index import TokenIndex
 from editor.scope import Scope, cut, splice
 from editor.scope.regions import check_region_kept
@@ -144,7 +144,7 @@ class ModelMerger:
         return ModelMerge(
             text=written.text,
             truncated=written.truncated,
-            usage=total_usage([convert_usage(result.usage) for result in run.results]),
+            usage=sum_usage([convert_usage(result.usage) for result in run.results]),
             timings=timings.by_phase,
             scope=describe_scope(scope),
             checks=() if scope.whole else (written.kept,),
@@ -169,14 +169,14 @@ class ModelMerger:
         readings = self._score_candidates(
             task, scope, [candidates[at] for at in numbers], context, progress, run, timings
         )
-        usage = total_usage([convert_usage(result.usage) for result in run.results])
+        usage = sum_usage([convert_usage(result.usage) for result in run.results])
         best = pick_reading(readings)
         if best is not None or not may_write:
             number = None if best is None else numbers[best]
             return ModelChoice(number, readings, usage, timings.by_phase, describe_scope(scope))
         made = self.merge(task, context, progress)
         timings.add(made.timings)
-        return replace(made, usage=total_usage([usage, made.usage]), timings=timings.by_phase, readings=readings)
+        return replace(made, usage=sum_usage([usage, made.usage]), timings=timings.by_phase, readings=readings)
 
     def _score_candidates(
         self,
@@ -271,7 +271,7 @@ class ModelMerger:
                 instruction=task.request.instruction,
                 outline=outline,
                 form=self._loaded.text.form,
-                span_ends=None if mode == "exact" else encoder.span_ends,
+                span_ends=None if mode == "exact" else encoder.find_span_ends,
             )
         except TokenizerError as error:  # SmolLM2 has no token for some control characters
             raise BadFile(f"model {self.name} cannot read this file or edit: {error}") from error

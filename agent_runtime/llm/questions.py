@@ -57,7 +57,7 @@ def build_questions(task: ModelTask, scope: Scope) -> list[Question]:
         Question(
             region=region,
             file_text=region.text.removesuffix("\n"),
-            edit_text=_edit_text(task, region.edit),
+            edit_text=_render_edit(task, region.edit),
             merges=region.candidates,
             prediction=None if expected is None else expected[number],
         )
@@ -72,7 +72,7 @@ def describe_scope(scope: Scope) -> GivenScope:
     return GivenScope("file" if scope.whole else "regions", regions, num_lines, scope.num_lines)
 
 
-def _edit_text(task: ModelTask, part: ParsedEdit | None) -> str:
+def _render_edit(task: ModelTask, part: ParsedEdit | None) -> str:
     if part is None:
         return task.request.edit.strip("\n")
     if isinstance(part.changes, Sketch):
@@ -123,7 +123,7 @@ class FileEncoder:
         """Encode text of the chat template, in which names of control tokens are control tokens."""
         return self._tokenizer.encode_template(text)
 
-    def span_ends(self, token_ids: list[int]) -> list[int]:
+    def find_span_ends(self, token_ids: list[int]) -> list[int]:
         """Return the ends of the file's spans in the ids of its text with or without the final newline, ascending."""
         own = self._file.token_ids
         num_same = len(own) if len(token_ids) >= len(own) else len(token_ids)

@@ -19,7 +19,7 @@ from agent_runtime.llm.interface import ChatModel, ChatRequest, EncodedPrompt
 from agent_runtime.request_context import NO_PROGRESS, Principal, ProgressListener, RequestContext, Timings
 from agent_runtime.session.files import ReadFile, SeenFile, SessionFiles
 from agent_runtime.session.prompt import HistoryMessage, PromptLayout, SessionPrompt
-from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, ReuseName, Usage, total_usage
+from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, ReuseName, Usage, sum_usage
 from agent_runtime.workspace.index import TokenIndex
 from agent_runtime.workspace.workspace import Workspace, write_if_merged
 from repo_cache.errors import TokenizerError
@@ -186,7 +186,7 @@ class ServerSession:
             self._messages += (HistoryMessage("user", question), HistoryMessage("assistant", answer.text))
             self._prompt_tokens = answer.usage.prompt
             self._turns += (answer.usage,)
-            self._usage = total_usage([self._usage, answer.usage])
+            self._usage = sum_usage([self._usage, answer.usage])
             return SessionAnswer(answer.text, answer.finish_reason, answer.usage, timings.total(), seen, prompt.noted)
 
     def apply(
@@ -220,7 +220,7 @@ class ServerSession:
                 result = self._applier.apply(
                     ApplyRequest(original, edit, path, prediction, **options), context, progress
                 )
-            self._usage = total_usage([self._usage, result.usage])
+            self._usage = sum_usage([self._usage, result.usage])
             return self._write_result(result, context) if write else result
 
     def state(self) -> SessionState:

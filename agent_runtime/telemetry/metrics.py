@@ -20,7 +20,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from agent_runtime.errors import HunkError
-from agent_runtime.types import ApplyResult, Certainty, Method, Usage, total_usage
+from agent_runtime.types import ApplyResult, Certainty, Method, Usage, sum_usage
 
 if TYPE_CHECKING:
     from engine.engine import EngineStats
@@ -309,7 +309,7 @@ class SlidingWindowStats(Observer):
             while self._seen and self._seen[0].at < oldest:
                 self._seen.popleft()
             outcomes = [seen.outcome for seen in self._seen]
-        usage = total_usage([outcome.usage for outcome in outcomes])
+        usage = sum_usage([outcome.usage for outcome in outcomes])
         return {
             "seconds": self._window_s,
             "requests": len(outcomes),

@@ -39,13 +39,13 @@ class WatchedIndex:
     """
 
     def __init__(
-        self, root: Path, tokenizer: BPETokenizer, store: Path | None = None, say: Callable[[str], None] = print
+        self, root: Path, tokenizer: BPETokenizer, store: Path | None = None, report: Callable[[str], None] = print
     ) -> None:
-        """`store` keeps the tokens on disk for the next start; `say` reports that the folder cannot be watched."""
+        """`store` keeps the tokens on disk for the next start; `report` is called if the folder cannot be watched."""
         self._root = root
         self._tokenizer = tokenizer
         self._store = store
-        self._say = say
+        self._report = report
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._cache: RepoCache | None = None
@@ -122,7 +122,7 @@ class WatchedIndex:
             cache = RepoCache.open(self._root, self._tokenizer, store=self._store, progress=self._on_progress)
         except Exception as error:  # noqa: BLE001 -- the outermost loop of this thread; edits work without the index
             self._fault = str(error)
-            self._say(f"{self._root} is not watched, its files are encoded anew for each edit: {error}")
+            self._report(f"{self._root} is not watched, its files are encoded anew for each edit: {error}")
             return
         with self._lock:
             self._progress = None

@@ -187,15 +187,15 @@ class WorkspaceRegistry:
         watch: bool = True,
         store: Path | None = None,
         journals: Path | None = None,
-        say: Callable[[str], None] = print,
+        report: Callable[[str], None] = print,
     ) -> None:
         """`allowed` are further folders, besides `root`, below which workspaces may be registered.
 
-        `journals` holds the journals of writes (`Workspace`); `store` and `say` are those of `WatchedIndex`. Raises
+        `journals` holds the journals of writes (`Workspace`); `store` and `report` are those of `WatchedIndex`. Raises
         BadRequest if a path is not a folder.
         """
         self._allowed = tuple(Workspace(folder).root for folder in ([root] if root is not None else []) + [*allowed])
-        self._watch, self._store, self._say = watch, store, say
+        self._watch, self._store, self._report = watch, store, report
         self._journals = journals
         self._tokenizer: BPETokenizer | None = None
         self._lock = threading.Lock()
@@ -313,7 +313,7 @@ class WorkspaceRegistry:
         if not self._watch:
             entry.unavailable_reason = NOT_WATCHED
         elif self._tokenizer is not None and entry.index is None:
-            entry.index = WatchedIndex(entry.workspace.root, self._tokenizer, self._store, self._say)
+            entry.index = WatchedIndex(entry.workspace.root, self._tokenizer, self._store, self._report)
 
     def _open_allowed(self, root: str) -> Workspace:
         """Open a root that the operator allows; symbolic links are followed before the check."""

@@ -9,7 +9,7 @@ import pytest
 
 from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable, Stale, Unsupported
 from agent_runtime.serialization import problem_from_json, problem_to_json, result_from_json, result_to_json
-from agent_runtime.types import ApplyResult, FileResult, Reading, Reason, SourceUsage, Usage, total_usage
+from agent_runtime.types import ApplyResult, FileResult, Reading, Reason, SourceUsage, Usage, sum_usage
 from editor.types import Check
 
 FILE = FileResult(
@@ -72,13 +72,13 @@ def test_usages_add_up_source_by_source() -> None:
         prefill_forwards=2,
         by_source={"output": SourceUsage(3, 3), "merge": SourceUsage(4, 0, 4)},
     )
-    total = total_usage([RESULT.usage, second, Usage()])
+    total = sum_usage([RESULT.usage, second, Usage()])
     assert (total.prompt, total.cached, total.forwards, total.prefill_forwards) == (10, 3, 5, 3)
     assert (total.reused_approximate, total.recomputed) == (2, 5)
     assert total.recomputed_by == {"asked": 2, "tail": 2, "changed": 1}
     assert total.prefix_hit_rate == 0.3
     assert total.by_source == {"merge": SourceUsage(6, 1, 5), "output": SourceUsage(3, 3)}
-    assert total_usage([]) == Usage()
+    assert sum_usage([]) == Usage()
 
 
 def test_several_files_stand_only_in_the_list_and_have_one_status_together() -> None:

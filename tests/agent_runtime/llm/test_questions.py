@@ -301,7 +301,7 @@ def test_spans_end_where_those_of_the_whole_file_do(qwen05: RealModel, final: st
     asked = tokenizer.encode(text.removesuffix("\n"))
     for given_tokens in (None, known(tokenizer, text)):
         encoder = FileEncoder(tokenizer, "a.py", text, given_tokens)
-        ends = encoder.span_ends(asked)
+        ends = encoder.find_span_ends(asked)
         assert ends[:-1] == of_file[: len(ends) - 1]
         assert len(of_file) - len(ends) <= 1
         assert ends[-1] == len(asked)
@@ -315,14 +315,15 @@ def test_the_spans_of_a_watched_file_are_taken_and_not_cut_again(qwen05: RealMod
     spans = tokens.spans
     marked.set_spans(spans)
     assert (
-        FileEncoder(qwen05.tokenizer, "a.py", FILE, marked).span_ends(tokens.token_ids.tolist()) == spans.ends.tolist()
+        FileEncoder(qwen05.tokenizer, "a.py", FILE, marked).find_span_ends(tokens.token_ids.tolist())
+        == spans.ends.tolist()
     )
 
 
 def test_an_empty_file_has_no_spans(qwen05: RealModel) -> None:
     encoder = FileEncoder(qwen05.tokenizer, "a.py", "")
-    assert encoder.span_ends([]) == []
-    assert FileEncoder(qwen05.tokenizer, "a.py", "\n").span_ends([]) == []
+    assert encoder.find_span_ends([]) == []
+    assert FileEncoder(qwen05.tokenizer, "a.py", "\n").find_span_ends([]) == []
     assert encoder.encode("x = 1") == qwen05.tokenizer.encode("x = 1")
 
 

@@ -50,7 +50,7 @@ def root(tmp_path: Path) -> Path:
 @contextmanager
 def service(root: Path | None, model: RealModel | None, **options: Any) -> Iterator[httpx.Client]:
     """A client of a service with this root, whose model's tokenizer is there already, if any."""
-    workspaces = WorkspaceRegistry(root, say=lambda line: None, **options)
+    workspaces = WorkspaceRegistry(root, report=lambda line: None, **options)
     if model is not None:
         workspaces.set_tokenizer(model.tokenizer)
 

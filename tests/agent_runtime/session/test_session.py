@@ -27,7 +27,7 @@ from agent_runtime.errors import (
 from agent_runtime.request_context import NO_PROGRESS, ProgressListener, RequestContext
 from agent_runtime.session import PREAMBLE, HistoryMessage, SeenFile, ServerSession
 from agent_runtime.session import files as session_files
-from agent_runtime.types import total_usage
+from agent_runtime.types import sum_usage
 from agent_runtime.workspace.workspace import Workspace
 from repo_cache.cache import RepoCache
 from tests.agent_runtime.session.conftest import A, B, Begin, Noting
@@ -237,7 +237,7 @@ def test_usage_is_told_for_each_question_and_in_all(begin: Begin) -> None:
     second = session.ask("And?", max_tokens=3)
     assert (first.usage.completion, second.usage.completion) == (3, 3)
     assert applied.usage.completion > 0
-    assert session.usage == total_usage([first.usage, applied.usage, second.usage])
+    assert session.usage == sum_usage([first.usage, applied.usage, second.usage])
     assert session.usage.prompt == session.usage.cached + session.usage.recomputed
     assert 0.0 < session.usage.prefix_hit_rate < 1.0
     assert session.state().turns == (first.usage, second.usage)

@@ -376,7 +376,7 @@ def test_the_folder_is_indexed_once_it_is_asked_about_and_nobody_waits(
 
 def test_a_folder_that_cannot_be_watched_is_told_once_and_stops_nobody(tmp_path: Path, smollm2: RealModel) -> None:
     said: list[str] = []
-    files = WatchedIndex(tmp_path / "none", smollm2.tokenizer, say=said.append)
+    files = WatchedIndex(tmp_path / "none", smollm2.tokenizer, report=said.append)
     assert not files.wait(60)
     assert files.find_tokens("a.py", TEXT) is None
     assert files.find_tokens("a.py", TEXT) is None
