@@ -173,28 +173,23 @@ class ProgressFanOut(ProgressListener):
         self.wants_text = any(listener.wants_text for listener in listeners)
 
     def on_start(self) -> None:
-        """Pass it on."""
         for listener in self._listeners:
             listener.on_start()
 
     def on_phase(self, phase: str, path: str = "") -> None:
-        """Pass it on."""
         for listener in self._listeners:
             listener.on_phase(phase, path)
 
     def on_tokens(self, num_tokens: int) -> None:
-        """Pass it on."""
         for listener in self._listeners:
             listener.on_tokens(num_tokens)
 
     def on_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
-        """Pass it on to those who want text."""
         for listener in self._listeners:
             if listener.wants_text:
                 listener.on_pieces(region, pieces, path)
 
     def on_answer(self, trace: AnswerTrace) -> None:
-        """Pass it on to those who want text."""
         for listener in self._listeners:
             if listener.wants_text:
                 listener.on_answer(trace)
@@ -209,7 +204,6 @@ class FirstTokenTimer(ProgressListener):
         """Milliseconds since this was made; None if the model was not asked."""
 
     def on_tokens(self, num_tokens: int) -> None:
-        """Note the time of the first token."""
         if num_tokens and self.first_token_ms is None:
             self.first_token_ms = (perf_counter() - self._started) * 1e3
 
@@ -223,7 +217,6 @@ class AnswerCollector(ProgressFanOut):
         self._answers: list[AnswerTrace] = []
 
     def on_answer(self, trace: AnswerTrace) -> None:
-        """Keep it, and pass it on."""
         self._answers.append(trace)
         super().on_answer(trace)
 
@@ -286,7 +279,6 @@ class _FanInProgress:
         self._num_tokens: dict[_FileProgress, int] = {}
 
     def on_tokens(self, file: _FileProgress, num_tokens: int) -> None:
-        """Report the sum over all files."""
         with self._lock:
             self._num_tokens[file] = num_tokens
             total = sum(self._num_tokens.values())
@@ -304,27 +296,21 @@ class _FileProgress(ProgressListener):
         self.wants_text = self._progress.wants_text
 
     def on_start(self) -> None:
-        """Pass it on."""
         self._progress.on_start()
 
     def on_phase(self, phase: str, path: str = "") -> None:
-        """Pass it on with the path."""
         self._progress.on_phase(phase, path or self._path)
 
     def on_tokens(self, num_tokens: int) -> None:
-        """Pass on the sum over all files."""
         self._fan_in.on_tokens(self, num_tokens)
 
     def on_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
-        """Pass it on with the path."""
         self._progress.on_pieces(region, pieces, path or self._path)
 
     def on_answer(self, trace: AnswerTrace) -> None:
-        """Keep it until all files are done."""
         self._answers.append(trace)
 
     def report_answers(self) -> None:
-        """Pass the answers on."""
         for trace in self._answers:
             self._progress.on_answer(trace)
 

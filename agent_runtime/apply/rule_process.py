@@ -236,7 +236,6 @@ class _Process:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """Kill the process."""
         self._pipe.close()
         self._process.kill()
         self._process.wait()

@@ -95,5 +95,4 @@ class _PipeProgress(ProgressListener):
         self._pipe = pipe
 
     def on_phase(self, phase: str, path: str = "") -> None:
-        """Report it."""
         self._pipe.send(("phase", phase, path))

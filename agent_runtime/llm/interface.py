@@ -97,17 +97,14 @@ class ChatModel(Protocol):
     @property
     def name(self) -> str:
         """The model's name in the catalogue, or the name of its file."""
-        ...
 
     @property
     def text(self) -> TokenizerBundle:
         """The tokenizer and the chat template."""
-        ...
 
     @property
     def max_seq_len(self) -> int:
         """Limit of prompt and answer together, in tokens."""
-        ...
 
     def answer(self, request: ChatRequest, context: RequestContext, progress: ProgressListener) -> ChatAnswer:
         """Write the answer; the listener receives its text in pieces.
@@ -116,7 +113,6 @@ class ChatModel(Protocol):
         prompt leaves no room in the context, Busy, Cancelled, DeadlinePassed, ModelFailed, or ModelUnavailable once the
         model is closed.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +169,6 @@ class Merger(Protocol):
     @property
     def name(self) -> str:
         """The model's name in the catalogue, or the name of its file."""
-        ...
 
     def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
         """Have the model write the task's file with its edit applied.
@@ -181,26 +176,21 @@ class Merger(Protocol):
         Raises TooLarge if file, edit and answer do not fit the context, BadRequest for invalid sampling parameters,
         Busy, Cancelled, DeadlinePassed, ModelFailed, or ModelUnavailable once it is closed.
         """
-        ...
 
     def choose(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelChoice | ModelMerge:
         """Have the model choose one of the task's candidates, at least one; in doubt, it writes the merge.
 
         It does not write if `min_certainty` refuses what a model wrote. Raises what `merge` raises.
         """
-        ...
 
     def chat(self) -> ChatModel:
         """Return the same model for chats."""
-        ...
 
     def stats(self) -> EngineStats | None:
         """Return the engine's statistics, None if there is no engine; waits for a step of the model."""
-        ...
 
     def close(self) -> None:
         """Accept no more edits; running merges fail."""
-        ...
 
 
 def resolve_reuse_mode(asked: ReuseName | None, default: ReuseName) -> ReuseMode:

@@ -32,7 +32,6 @@ class SilentProgress:
 
     @contextmanager
     def track(self, what: str, num_bytes: int) -> Iterator[None]:
-        """Do nothing."""
         yield
 
     def update(self, num_bytes: int) -> None:
@@ -52,7 +51,6 @@ class TerminalProgress:
 
     @contextmanager
     def track(self, what: str, num_bytes: int) -> Iterator[None]:
-        """Draw the bar until the block ends."""
         bar = RichBar(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -70,12 +68,10 @@ class TerminalProgress:
                 self._bar = None
 
     def update(self, num_bytes: int) -> None:
-        """Move the bar."""
         if self._bar is not None:
             self._bar.update(self._task, completed=num_bytes)
 
     def report(self, message: str) -> None:
-        """Print a line above the bar."""
         self._console.print(message, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -100,7 +96,6 @@ class LineProgress:
             self.report(f"{self._what}: {num_bytes / 1e6:.0f} of {self._total / 1e6:.0f} MB")
 
     def report(self, message: str) -> None:
-        """Print one line."""
         self._console.print(message, highlight=False, markup=False, soft_wrap=True)
 
 

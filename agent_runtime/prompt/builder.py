@@ -79,11 +79,9 @@ class TextEncoder(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """Encode a text without control tokens."""
-        ...
 
     def encode_template(self, text: str) -> list[int]:
         """Encode text of the chat template, in which names of control tokens are control tokens."""
-        ...
 
 
 SpanEnds = Callable[[list[int]], Sequence[int]]

@@ -109,16 +109,6 @@ class ServerSession:
         self._closed = False
 
     @property
-    def usage(self) -> Usage:
-        """Sum over all questions and edits."""
-        return self._usage
-
-    @property
-    def messages(self) -> tuple[HistoryMessage, ...]:
-        """Questions and answers, alternating."""
-        return self._messages
-
-    @property
     def is_busy(self) -> bool:
         """Whether a call is running."""
         return self._lock.locked()

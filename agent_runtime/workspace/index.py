@@ -25,11 +25,9 @@ class TokenIndex(Protocol):
 
         Without a root, the path is below the default folder.
         """
-        ...
 
     def close(self) -> None:
         """Stop indexing."""
-        ...
 
 
 class WatchedIndex:

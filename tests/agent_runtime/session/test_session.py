@@ -65,7 +65,7 @@ def test_an_exact_session_answers_as_a_model_that_sees_all_for_the_first_time(
         again = model.model.answer(replace(request, salt=f"cold {request.prompt}"), RequestContext(), NO_PROGRESS)
         assert again.usage.cached == 0
         assert (again.text, again.finish_reason) == (answer.text, answer.finish_reason)
-    assert session.messages == (
+    assert session.state().messages == (
         HistoryMessage("user", "What is it?"),
         HistoryMessage("assistant", first.text),
         HistoryMessage("user", "And the limit?"),
@@ -237,9 +237,9 @@ def test_usage_is_told_for_each_question_and_in_all(begin: Begin) -> None:
     second = session.ask("And?", max_tokens=3)
     assert (first.usage.completion, second.usage.completion) == (3, 3)
     assert applied.usage.completion > 0
-    assert session.usage == sum_usage([first.usage, applied.usage, second.usage])
-    assert session.usage.prompt == session.usage.cached + session.usage.recomputed
-    assert 0.0 < session.usage.prefix_hit_rate < 1.0
+    assert session.state().usage == sum_usage([first.usage, applied.usage, second.usage])
+    assert session.state().usage.prompt == session.state().usage.cached + session.state().usage.recomputed
+    assert 0.0 < session.state().usage.prefix_hit_rate < 1.0
     assert session.state().turns == (first.usage, second.usage)
     assert session.state().prompt_tokens == second.usage.prompt
 
@@ -252,7 +252,7 @@ def test_what_does_not_fit_is_refused_and_can_be_forgotten(begin: Begin, root: P
     session.read(["long.py"])
     with pytest.raises(TooLarge, match=r"of files.*forget files"):
         session.ask("And now?")
-    assert session.messages == (HistoryMessage("user", "?"), HistoryMessage("assistant", first.text))
+    assert session.state().messages == (HistoryMessage("user", "?"), HistoryMessage("assistant", first.text))
     (root / "long.py").write_text("value = 1\n" * 12_000)
     with pytest.raises(TooLarge, match=r"0\.1 MB.*forget files"):
         session.ask("And now?")
@@ -344,7 +344,7 @@ def test_reading_and_edits_by_rule_need_no_model(root: Path) -> None:
     assert session.apply(EDIT, path="b.py", write=True).written
     with pytest.raises(ModelUnavailable):
         session.ask("What is it?")
-    assert session.messages == ()
+    assert session.state().messages == ()
 
 
 def test_bad_questions_are_refused_before_the_model_is_asked(begin: Begin, model: Noting) -> None:
@@ -356,7 +356,7 @@ def test_bad_questions_are_refused_before_the_model_is_asked(begin: Begin, model
         session.ask("\x04")
     with pytest.raises(BadRequest):
         session.ask("?", temperature=-1.0)
-    assert session.messages == ()
+    assert session.state().messages == ()
     assert session.ask("?", max_tokens=1).usage.completion == 1
 
 
