@@ -36,7 +36,6 @@ EXCEPTIONS = {
     "agent_runtime.testing.merged_result": "a public name of the SDK's fake",
     "agent_runtime.wiring": "the composition root; its name is in the import contract and in docs/",
     "engine.sampling": "the field's word",
-    "kernels.swiglu.kernel": "a door: it keeps Triton out of the import of the op",
 }
 
 

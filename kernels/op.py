@@ -37,7 +37,7 @@ class Cost:
 class Op(Protocol):
     """An op: its random inputs, its reference, its kernel and the kernel's variants.
 
-    Each op is defined as `OP` in `kernels/<name>/op.py`; `OP_NAMES` lists all of them.
+    Each op is defined as `OP` in the package `kernels.<name>`; `OP_NAMES` lists all of them.
     """
 
     @property
@@ -116,7 +116,7 @@ def load_op(name: str) -> Op:
     """Import one op. Raises ValueError, which lists the known names, for an unknown name."""
     if name not in OP_NAMES:
         raise ValueError(f"there is no op {name!r}; there are {', '.join(OP_NAMES)}")
-    found: Op = import_module(f"kernels.{name}.op").OP
+    found: Op = import_module(f"kernels.{name}").OP
     return found
 
 

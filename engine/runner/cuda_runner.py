@@ -34,8 +34,7 @@ from engine.sampling import Sampler
 from engine.types import GenerationRequest
 from kernels.accept import accept
 from kernels.op import runs_triton
-from kernels.paged_attention import run_paged_attention
-from kernels.paged_attention.op import MIN_HEAD_DIM
+from kernels.paged_attention import MIN_HEAD_DIM, run_paged_attention
 from kernels.rms_norm import rms_norm
 from kernels.rope_write import Record, rope_write
 

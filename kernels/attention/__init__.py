@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.attention import cpu
-from kernels.attention.cpu import decode_attention
-from kernels.attention.types import Run, Scratch, truncate_runs
+from kernels.attention.cpu import Run, Scratch, decode_attention, truncate_runs
 
 __all__ = [
     "Run",

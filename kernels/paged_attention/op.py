@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from kernels.op import Cost, Inputs, Shape, Variant, is_interpreting, runs_triton
-from kernels.paged_attention import reference, variants
-from kernels.paged_attention.batch import PagedBatch, make_batch, make_layouts
+from kernels.paged_attention import variants
+from kernels.paged_attention.batch import PagedBatch, make_baselines, make_batch, make_layouts, naive_paged_attention
 from kernels.paged_attention.variants import fit_to_card
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -32,7 +32,7 @@ def run_paged_attention(
     _check_tensors(query, pool_keys, pool_values)
     _check_batch(query, batch, window)
     if not runs_triton(query):
-        return reference.naive_paged_attention(query, pool_keys, pool_values, batch, window)
+        return naive_paged_attention(query, pool_keys, pool_values, batch, window)
     from kernels.tuner import get_variant
 
     _check_kernel_layout(query, pool_keys, pool_values, batch)
@@ -288,11 +288,11 @@ class PagedAttention:
         return (run_paged_attention(**inputs) if variant is None else launch(**inputs, variant=variant),)
 
     def reference(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        return (reference.naive_paged_attention(**inputs),)
+        return (naive_paged_attention(**inputs),)
 
     def torch_baselines(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
         """Return SDPA and FlexAttention over contiguous keys, which a paged pool does not have."""
-        return reference.make_baselines(**inputs)
+        return make_baselines(**inputs)
 
     def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
         """Count the bytes and operations.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
 from torch import Tensor
 
-from kernels.op import runs_triton
-from kernels.rope import Record
-from kernels.rope_write.op import OP, naive_rope_write
+from kernels.op import Cost, Inputs, Shape, Variant, round_up_to_power_of_2, runs_triton
+from kernels.rope import Record, apply_rope, fusible_rope
+from kernels.tuner import get_variant
 
 __all__ = ["Record", "rope_write"]
 
@@ -70,3 +73,177 @@ def _check(
         raise ValueError(f"heads are {heads.dtype}, the pools {pool_keys.dtype} and {pool_values.dtype}")
     if not all(each.is_contiguous() for each in (heads, cos, sin, slots, pool_keys, pool_values)):
         raise ValueError("heads, angles, slots and pools must be contiguous")
+
+
+def naive_rope_write(
+    heads: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slots: Tensor,
+    pool_keys: Tensor,
+    pool_values: Tensor,
+    num_heads: int,
+    record: Record | None = None,
+) -> Tensor:
+    """Compute `kernels.rope_write.rope_write` with plain torch operations."""
+    num_rotated = num_heads + pool_keys.shape[1]
+    rotated = apply_rope(heads[:, :num_rotated], cos, sin)
+    _write(pool_keys, slots, rotated[:, num_heads:])
+    _write(pool_values, slots, heads[:, num_rotated:])
+    if record is not None:
+        _write(record.keys, record.slots, heads[:, num_heads:num_rotated])
+        _write(record.values, record.slots, heads[:, num_rotated:])
+    return rotated[:, :num_heads].contiguous()
+
+
+def _write(rows: Tensor, slots: Tensor, values: Tensor) -> None:
+    written = slots >= 0
+    rows[slots[written]] = values[written]
+
+
+SPARE_SLOTS = 5
+"""Slots of the pool that no token is written to."""
+
+MAX_PAIRS = 8192
+"""The most pairs that a program rotates: 64 a thread of 4 warps, which registers hold together with the angles."""
+
+
+class RopeWrite:
+    """The op. A shape has num_tokens, num_heads, num_kv_heads, head_dim and is_recorded (0 or 1)."""
+
+    name = "rope_write"
+
+    parity_shapes: Sequence[Shape] = (
+        {"num_tokens": 1, "num_heads": 1, "num_kv_heads": 1, "head_dim": 64, "is_recorded": 0},
+        {"num_tokens": 5, "num_heads": 7, "num_kv_heads": 1, "head_dim": 128, "is_recorded": 1},
+        {"num_tokens": 9, "num_heads": 6, "num_kv_heads": 3, "head_dim": 64, "is_recorded": 0},
+        {"num_tokens": 17, "num_heads": 4, "num_kv_heads": 2, "head_dim": 24, "is_recorded": 1},
+        {"num_tokens": 3, "num_heads": 2, "num_kv_heads": 2, "head_dim": 256, "is_recorded": 1},
+    )
+    benchmark_shapes: Sequence[Shape] = tuple(
+        {"num_tokens": each, "num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": 128, "is_recorded": kept}
+        for num_heads, num_kv_heads in ((12, 2), (28, 4))
+        for each, kept in ((1, 0), (64, 0), (64, 1), (256, 0), (8192, 0), (8192, 1))
+    )
+    space: Mapping[str, Sequence[int]] = {
+        "block_tokens": (1, 2, 4, 8, 16, 32),
+        "block_heads": (1, 2, 4, 8),
+        "num_warps": (1, 2, 4, 8),
+        "num_stages": (1,),
+    }
+
+    def is_valid(self, variant: Variant, shape: Shape) -> bool:
+        """Require no more pairs than registers hold, and no more threads than pairs."""
+        num_pairs = variant["block_tokens"] * variant["block_heads"] * _block_half(shape)
+        return 32 * variant["num_warps"] <= num_pairs <= MAX_PAIRS
+
+    def default(self, shape: Shape) -> Variant:
+        """Return 2,048 pairs a program for a prefill and 1,024 otherwise, so that only two kernels are compiled."""
+        num_pairs = 2048 if shape["num_tokens"] > 512 else 1024
+        block_heads = min(4, round_up_to_power_of_2(shape["num_kv_heads"]))
+        token_pairs = block_heads * _block_half(shape)
+        block_tokens = max(1, min(32, num_pairs // token_pairs))
+        num_warps = max(1, min(4, block_tokens * token_pairs // 256))  # 8 numbers a thread: loads of 16 bytes
+        return {"block_tokens": block_tokens, "block_heads": block_heads, "num_warps": num_warps, "num_stages": 1}
+
+    def shape_class(self, shape: Shape) -> str:
+        """Name the heads, and the number of tokens rounded up to a power of 4."""
+        tokens = next(each for each in (1, 4, 16, 64, 256, 1024, 4096, 1 << 62) if shape["num_tokens"] <= each)
+        most = "more" if tokens == 1 << 62 else str(tokens)
+        heads = f"heads={shape['num_heads']}+{shape['num_kv_heads']} head_dim={shape['head_dim']}"
+        return f"{heads} recorded={shape['is_recorded']} tokens<={most}"
+
+    def inputs(self, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Inputs:
+        """Make angles of any positions; from three tokens on, one token is not written and another one not recorded."""
+        num_tokens, num_kv_heads, head_dim = shape["num_tokens"], shape["num_kv_heads"], shape["head_dim"]
+        num_all = shape["num_heads"] + 2 * num_kv_heads
+        angles = torch.randn(num_tokens, head_dim // 2, device=device, generator=generator) * 100
+        num_slots = num_tokens + SPARE_SLOTS
+        slots, record_slots = (
+            torch.randperm(num_slots, device=device, generator=generator)[:num_tokens] for _ in range(2)
+        )
+        if num_tokens > 2:
+            slots[1] = record_slots[2] = -1
+        pools = torch.full((4, num_slots, num_kv_heads, head_dim), torch.nan, dtype=dtype, device=device)
+        return {
+            "heads": torch.randn(num_tokens, num_all, head_dim, device=device, generator=generator).to(dtype),
+            "cos": angles.cos(),
+            "sin": angles.sin(),
+            "slots": slots,
+            "pool_keys": pools[0],
+            "pool_values": pools[1],
+            "num_heads": shape["num_heads"],
+            "record": Record(record_slots, pools[2], pools[3]) if shape["is_recorded"] else None,
+        }
+
+    def run(self, inputs: Inputs, variant: Variant | None = None) -> tuple[Tensor, ...]:
+        from kernels.rope_write.kernel import launch
+
+        heads, pool_keys = inputs["heads"], inputs["pool_keys"]
+        if variant is None:
+            shape = {
+                "num_tokens": heads.shape[0],
+                "num_heads": inputs["num_heads"],
+                "num_kv_heads": pool_keys.shape[1],
+                "head_dim": heads.shape[2],
+                "is_recorded": int(inputs["record"] is not None),
+            }
+            variant = get_variant(self, shape, heads.device, heads.dtype)
+        return _list_outputs(launch(**inputs, variant=variant), inputs)
+
+    def reference(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        return _list_outputs(naive_rope_write(**inputs), inputs)
+
+    def torch_baselines(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
+        """Return the operations one by one, and compiled; which tokens are written is known beforehand."""
+        heads, cos, sin, num_heads = (inputs[name] for name in ("heads", "cos", "sin", "num_heads"))
+        num_rotated = num_heads + inputs["pool_keys"].shape[1]
+        written, slots = _find_written_rows(inputs["slots"])
+        record: Record | None = inputs["record"]
+        recorded, record_slots = _find_written_rows(inputs["slots"] if record is None else record.slots)
+
+        def make_baseline(rope: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[], tuple[Tensor, ...]]:
+            def call() -> tuple[Tensor, ...]:
+                rotated = rope(heads[:, :num_rotated], cos, sin)
+                inputs["pool_keys"].index_copy_(0, slots, rotated[written, num_heads:])
+                inputs["pool_values"].index_copy_(0, slots, heads[written, num_rotated:])
+                if record is not None:
+                    record.keys.index_copy_(0, record_slots, heads[recorded, num_heads:num_rotated])
+                    record.values.index_copy_(0, record_slots, heads[recorded, num_rotated:])
+                return _list_outputs(rotated[:, :num_heads].contiguous(), inputs)
+
+            return call
+
+        return {"eager": make_baseline(apply_rope), "compile": torch.compile(make_baseline(fusible_rope))}
+
+    def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
+        """Count every head read and written (recorded keys and values twice), and angles and slots read.
+
+        A pair takes four products and two sums.
+        """
+        num_heads, num_kv_heads, is_recorded = (shape[name] for name in ("num_heads", "num_kv_heads", "is_recorded"))
+        num_moved = 2 * (num_heads + 2 * num_kv_heads) + 2 * num_kv_heads * is_recorded
+        angle_bytes = shape["head_dim"] * torch.float32.itemsize
+        slot_bytes = (1 + is_recorded) * torch.int64.itemsize
+        token_bytes = num_moved * shape["head_dim"] * dtype.itemsize + angle_bytes + slot_bytes
+        token_flops = 6 * (num_heads + num_kv_heads) * (shape["head_dim"] // 2)
+        return Cost(shape["num_tokens"] * token_bytes, shape["num_tokens"] * token_flops)
+
+
+def _list_outputs(query: Tensor, inputs: Inputs) -> tuple[Tensor, ...]:
+    record: Record | None = inputs["record"]
+    recorded = () if record is None else (record.keys, record.values)
+    return query, inputs["pool_keys"], inputs["pool_values"], *recorded
+
+
+def _find_written_rows(slots: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rows that are written, and their slots."""
+    rows = (slots >= 0).nonzero().flatten()
+    return rows, slots[rows]
+
+
+def _block_half(shape: Shape) -> int:
+    return round_up_to_power_of_2(shape["head_dim"] // 2)
+
+
+OP = RopeWrite()

@@ -14,7 +14,7 @@ from kernels.op import runs_triton, upload
 from kernels.span_placement.host import get_staging_buffers, place_on_cpu
 from kernels.span_placement.op import OP
 
-__all__ = ["move_layers", "place", "place_layers"]
+__all__ = ["OP", "move_layers", "place", "place_layers"]
 
 
 def place(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.op import Inputs, Op, Shape, load_op
-from kernels.paged_attention.reference import make_mask
+from kernels.paged_attention.batch import make_mask
 
 DTYPE = torch.bfloat16
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.accept import TopTokens
-from kernels.attention.types import make_causal_mask, make_position_mask
+from kernels.attention.cpu import make_causal_mask, make_position_mask
 
 
 def naive_causal_attention(query: Tensor, keys: Tensor, values: Tensor, window: int | None = None) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 from engine.sampling import draw
 from kernels import parity
 from kernels.accept import (
+    OP,
     AcceptOutput,
     Draws,
     TopTokens,
@@ -22,9 +23,8 @@ from kernels.accept import (
     count_accepted,
     find_top_tokens,
     find_top_tokens_by_tile,
+    naive_accept,
 )
-from kernels.accept import op as reference
-from kernels.accept.op import OP
 from tests.kernels.devices import CPU, ON_EACH
 from tests.kernels.naive import naive_count_accepted, naive_top_tokens
 
@@ -254,7 +254,7 @@ def test_each_sequence_confirms_up_to_its_first_other_token(
     logits[12, 3], draft[12] = torch.inf, 3  # which is nothing that could be confirmed
     there = {"logits": logits.to(device), "draft": draft.to(device), "row_starts": starts.to(device), "draws": None}
     actual = OP.run_kernels(there, variant(2))
-    check_accepted(actual, reference.naive_accept(logits, draft, starts, None))
+    check_accepted(actual, naive_accept(logits, draft, starts, None))
     assert actual.to_host().num_accepted.tolist() == [0, 0, 4, 2, 0, 2, 2]
 
 

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from kernels import attention
 from kernels.attention import Run, Scratch, causal_attention, cpu, decode_attention
-from kernels.attention.cpu import sdpa_attention
-from kernels.attention.types import make_causal_mask
+from kernels.attention.cpu import make_causal_mask, sdpa_attention
 from tests.kernels.devices import CPU
 from tests.kernels.naive import naive_causal_attention
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.attention import Run, Scratch, attention_at_positions, causal_attention, cpu
-from kernels.attention.cpu import Block
-from kernels.attention.types import make_causal_mask
+from kernels.attention.cpu import Block, make_causal_mask
 from tests.kernels.naive import naive_attention_at_positions as reference_attention
 from tests.kernels.test_attention import BOUND, PoisonedScratch
 from tests.kernels.test_attention import scattered as in_runs

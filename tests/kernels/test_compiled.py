@@ -13,7 +13,7 @@ import torch
 from kernels.op import Op, Shape, Variant, is_interpreting
 from kernels.paged_attention import variants
 from kernels.paged_attention.op import CHUNKS_AT_ONCE, HOPPER, OP, SEQS_AT_ONCE
-from kernels.rope_write.op import OP as ROPE_WRITE
+from kernels.rope_write import OP as ROPE_WRITE
 from kernels.span_placement.op import OP as SPAN_PLACEMENT
 
 pytest.importorskip("triton")

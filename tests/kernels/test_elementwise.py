@@ -11,13 +11,10 @@ from torch import Tensor
 
 from kernels import parity
 from kernels.op import Shape, Variant
-from kernels.rms_norm import add_rms_norm, rms_norm
-from kernels.rms_norm.op import naive_rms_norm
+from kernels.rms_norm import add_rms_norm, naive_rms_norm, rms_norm
 from kernels.rope import apply_rope, rope_table
-from kernels.rope_write import Record, rope_write
-from kernels.rope_write.op import OP
-from kernels.swiglu import swiglu
-from kernels.swiglu.op import naive_swiglu
+from kernels.rope_write import OP, Record, rope_write
+from kernels.swiglu import naive_swiglu, swiglu
 from tests.kernels.devices import CPU, CUDA, INTERPRETED, ON_CARD, ON_EACH
 
 # RMSNorm, RoPE and SwiGLU against formulas in float64.

@@ -19,11 +19,10 @@ from kernels.op import Shape, Variant, is_interpreting
 from kernels.paged_attention import (
     PagedBatch,
     make_causal_key_ends,
-    reference,
     run_paged_attention,
     variants,
 )
-from kernels.paged_attention.batch import Layout, make_layouts
+from kernels.paged_attention.batch import Layout, get_slots, make_layouts, naive_paged_attention
 from kernels.paged_attention.op import CHUNKS_AT_ONCE, OP
 from tests.kernels.devices import CPU, CUDA, INTERPRETED, ON_CARD, ON_EACH
 
@@ -90,13 +89,13 @@ REFERENCE_SHAPES: tuple[dict[str, int], ...] = (
 @pytest.mark.parametrize("shape", REFERENCE_SHAPES, ids=str)
 def test_the_reference_is_the_loop_over_what_each_row_sees(shape: Shape) -> None:
     inputs = inputs_of(shape, torch.float64)
-    assert_near(reference.naive_paged_attention(**inputs), by_loop(**inputs), 1e-12)
+    assert_near(naive_paged_attention(**inputs), by_loop(**inputs), 1e-12)
 
 
 @pytest.mark.skipif(is_interpreting(), reason="the interpreter runs the kernel on a CPU")
 def test_a_cpu_runs_the_reference() -> None:
     inputs = inputs_of(ONE)
-    assert torch.equal(run_paged_attention(**inputs), reference.naive_paged_attention(**inputs))
+    assert torch.equal(run_paged_attention(**inputs), naive_paged_attention(**inputs))
 
 
 @pytest.mark.parametrize("shape", [*OP.parity_shapes, *REFERENCE_SHAPES], ids=str)
@@ -264,7 +263,7 @@ def test_what_lies_before_all_windows_is_not_read(variant: Variant, device: torc
 def test_a_row_that_sees_what_is_no_number_is_none(variant: Variant, device: torch.device) -> None:
     """Faults are found by what comes out: no chunk of them may be left out."""
     inputs = inputs_of(ONE | {"num_rows": 3, "num_keys": 70}, torch.float32, device)
-    slots = reference.get_slots(inputs["batch"], 0, 70)
+    slots = get_slots(inputs["batch"], 0, 70)
     inputs["pool_keys"][slots[68]] = torch.nan  # the second row's own
     broken = OP.run(inputs, variant)[0].isnan().flatten(1)
     assert broken.all(dim=1).tolist() == broken.any(dim=1).tolist() == [False, True, True]
@@ -315,11 +314,11 @@ def test_any_batch(device: torch.device, drawn: tuple[PagedBatch, int | None], v
     generator = torch.Generator().manual_seed(parity.get_run_seed())
     num_slots = (int(batch.page_table[batch.page_table < 999].max()) + 1) * batch.page_size
     keys, values = torch.randn(2, num_slots, 1, 16, generator=generator)
-    held = torch.cat([reference.get_slots(batch, at, seq_len) for at, seq_len in enumerate(batch.seq_lens.tolist())])
+    held = torch.cat([get_slots(batch, at, seq_len) for at, seq_len in enumerate(batch.seq_lens.tolist())])
     unused = torch.ones(num_slots, dtype=torch.bool).index_fill_(0, held, False)
     keys[unused], values[unused] = torch.nan, torch.nan
     query = torch.randn(len(batch.key_ends), 3, 16, generator=generator)
-    expected = reference.naive_paged_attention(query.double(), keys.double(), values.double(), batch, window)
+    expected = naive_paged_attention(query.double(), keys.double(), values.double(), batch, window)
     assert_near(launch(query, keys, values, batch, window, variant), expected, parity.BOUNDS[torch.float32])
 
 
@@ -421,7 +420,7 @@ def test_a_pool_of_more_numbers_than_int32_counts(device: torch.device) -> None:
         max_seq_len=page_size,
     )
     query = torch.randn(1, 2, head_dim, dtype=torch.bfloat16, device=device)
-    expected = reference.naive_paged_attention(
+    expected = naive_paged_attention(
         query.double(),
         pool[-page_size:].double(),
         pool[-page_size:].double(),

@@ -11,9 +11,9 @@ import torch
 
 from kernels.op import Shape, Variant, load_op
 from kernels.parity import get_run_seed
+from kernels.tune import CudaTimer, classify_faults, make_search
 from kernels.tuner.search import Budget, LaunchFailed, Target, group_targets
 from kernels.tuner.store import Store, Winners, describe_card
-from kernels.tuner.timers import CudaTimer, classify_faults, make_search
 from tests.kernels.devices import ON_CARD
 
 pytestmark = ON_CARD
