@@ -14,7 +14,7 @@ from engine.device import use_device
 from engine.engine_config import EngineConfig
 from engine.errors import DeadlineExceeded, DoesNotFit, EngineError, EngineFault, RequestError
 from engine.kv_cache import KVPages, root_key
-from engine.kv_pool import KVPool
+from engine.kv_pool import KVPool, page_bytes
 from engine.layers import AdapterSet
 from engine.request import RequestState
 from engine.reuse import ReusePlan
@@ -36,7 +36,8 @@ def build_runner(model: Decoder, config: EngineConfig) -> tuple[KVPool, KVReuse 
     Raises EngineError if there is no memory for them, ValueError if the pool would hold no page.
     """
     device, dtype = model.weights.device, model.weights.dtype
-    num_pages, by_kernels = config.num_pages(model.config, dtype), can_run_kernels(model, config)
+    num_pages = config.num_pages(page_bytes(model.config, config.page_size, dtype))
+    by_kernels = can_run_kernels(model, config)
     num_spare = NUM_SPARE_PAGES if by_kernels else 0
     pool = KVPool(model.config, num_pages, config.page_size, device, dtype, num_spare)
     reuse = build_kv_reuse(config, model, pool)
@@ -97,7 +98,7 @@ class EngineCore:
 
     def _start_empty(self) -> None:
         self.pages = KVPages(
-            self.config.num_pages(self.model.config, self.model.weights.dtype),
+            self._pool.num_pages,
             self.config.page_size,
             window=self.model.config.sliding_window,
             clock=self._clock,

@@ -212,7 +212,7 @@ class ReuseOurs(Ours):
         core, config = self._core, self._core.config
         one_page = page_bytes(core.model.config, config.page_size, core.model.weights.dtype)
         return {
-            "pool_bytes": config.num_pages(core.model.config, core.model.weights.dtype) * one_page,
+            "pool_bytes": config.num_pages(one_page) * one_page,
             "arena_bytes": config.span_bytes,
             "token_bytes": one_page // config.page_size,
             "peak_bytes": peak_bytes(),

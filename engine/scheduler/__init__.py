@@ -1,6 +1,6 @@
 """Decides which sequences have how many tokens in the next step. Uses no tensors."""
 
-from engine.scheduler.config import SchedulerConfig
+from engine.engine_config import SchedulerConfig
 from engine.scheduler.queue import ScheduledSequence, Status
 from engine.scheduler.scheduler import Scheduler, SchedulerStats
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import pairwise
 
+from engine.engine_config import SchedulerConfig
 from engine.errors import DoesNotFit, QueueFull
 from engine.kv_cache.block_manager import KVPages
 from engine.reuse import EXACT, Reuse, ReusePlan
-from engine.scheduler.config import SchedulerConfig
 
 
 class Status(Enum):

@@ -7,9 +7,9 @@ from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from engine.engine_config import SchedulerConfig
 from engine.kv_cache.block_manager import KVPages
 from engine.kv_cache.prefix_cache import NO_PAGE
-from engine.scheduler.config import SchedulerConfig
 from engine.scheduler.queue import Admission, ReuseKV, ScheduledSequence, Status, WaitingQueue, build_rank
 
 

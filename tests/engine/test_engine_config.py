@@ -20,17 +20,18 @@ from tests.engine.tiny import tiny_config
 @pytest.mark.parametrize(("max_num_seqs", "num_pages"), [(1, 4), (2, 8), (50, 8)])
 def test_without_a_size_the_pool_holds_two_of_the_longest_or_the_only_one(max_num_seqs: int, num_pages: int) -> None:
     config = EngineConfig(max_seq_len=100, page_size=32, scheduler=SchedulerConfig(max_num_seqs=max_num_seqs))
-    assert config.num_pages(tiny_config(), torch.float32) == num_pages
-    assert replace(config, kv_sequences=1).num_pages(tiny_config(), torch.float32) == 4
+    assert config.num_pages(page_bytes(tiny_config(), 32, torch.float32)) == num_pages
+    assert replace(config, kv_sequences=1).num_pages(page_bytes(tiny_config(), 32, torch.float32)) == 4
 
 
 def test_a_size_in_bytes_is_kept_to() -> None:
     model = tiny_config()
-    for kv_bytes in (page_bytes(model, 16, torch.bfloat16), 100_000):
-        num_pages = EngineConfig(kv_bytes=kv_bytes, page_size=16).num_pages(model, torch.bfloat16)
+    one_page = page_bytes(model, 16, torch.bfloat16)
+    for kv_bytes in (one_page, 100_000):
+        num_pages = EngineConfig(kv_bytes=kv_bytes, page_size=16).num_pages(one_page)
         pool = KVPool(model, num_pages, 16, torch.device("cpu"), torch.bfloat16)
         taken = sum(tensor.nbytes for tensor in (*pool.keys, *pool.values))
-        assert taken <= kv_bytes < taken + page_bytes(model, 16, torch.bfloat16)
+        assert taken <= kv_bytes < taken + one_page
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_sizes_that_make_no_sense_are_refused(changes: dict[str, Any], message: 
 
 def test_a_pool_smaller_than_a_page_is_refused_with_the_size_of_one() -> None:
     with pytest.raises(ValueError, match="kv_bytes is 100; one page of 32 tokens takes 8192"):
-        EngineConfig(kv_bytes=100).num_pages(tiny_config(), torch.float32)
+        EngineConfig(kv_bytes=100).num_pages(page_bytes(tiny_config(), 32, torch.float32))
 
 
 # A device that is not there is refused with what to do.

@@ -28,8 +28,8 @@ from agent_runtime.server.service import Service
 from agent_runtime.server.token_file import NAME
 from agent_runtime.telemetry.metrics import RequestOutcome
 from agent_runtime.types import Usage
+from engine.engine_config import SchedulerConfig
 from engine.errors import EngineClosed
-from engine.scheduler.config import SchedulerConfig
 from engine.scheduler.queue import Rank, ScheduledSequence, build_rank
 from engine.types import GenerationRequest, Proposer
 from tests.agent_runtime.scripted import ScriptedMerger
