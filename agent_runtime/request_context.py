@@ -66,7 +66,6 @@ class CancelToken:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the work is cancelled."""
         return self.fault is not None
 
     @property

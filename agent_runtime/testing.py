@@ -144,7 +144,6 @@ class FakeService(httpx.BaseTransport, httpx.AsyncBaseTransport):
         return self
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Answer a blocking client."""
         request.read()
         delay_s, answer = self._answer(request)
         time.sleep(delay_s)
@@ -153,7 +152,6 @@ class FakeService(httpx.BaseTransport, httpx.AsyncBaseTransport):
         return answer
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Answer an asynchronous client."""
         await request.aread()
         delay_s, answer = self._answer(request)
         await anyio.sleep(delay_s)

@@ -288,7 +288,6 @@ class _TokenCounter(ProgressListener):
             self._console.print(f"{num_tokens} tokens written")
 
     def clear(self) -> None:
-        """Clear the line."""
         if self._console.is_terminal:
             self._console.print("\r" + " " * 30 + "\r", end="")
 

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +61,9 @@ class JsonView(View):
     def on_index(self, snapshot: Snapshot, milliseconds: float, notices: Iterable[Notice]) -> None:
         _print_json(
             event="index",
-            **_describe_snapshot(snapshot),
+            root=str(snapshot.root),
+            files=len(snapshot),
+            tokens=snapshot.num_tokens,
             milliseconds=round(milliseconds, 3),
             skipped=dict(snapshot.skipped),
         )
@@ -198,20 +200,13 @@ def _count_spans(spans: SpanChanges) -> dict[str, int]:
 def _format_headline(snapshot: Snapshot, milliseconds: float) -> str:
     skipped = Counter(snapshot.skipped.values())
     files = "file" if len(snapshot) == 1 else "files"
-    left_out = f", {len(snapshot.skipped):,} skipped ({_format_most_common(skipped)})" if skipped else ""
+    reasons = ", ".join(f"{number:,} {reason}" for reason, number in skipped.most_common(3))
+    left_out = f", {len(snapshot.skipped):,} skipped ({reasons})" if skipped else ""
     root = _escape_unprintable(str(snapshot.root))
     return (
         f"{root}: {len(snapshot):,} {files}, {snapshot.num_tokens:,} tokens{left_out}, "
         f"indexed in {_format_duration(milliseconds)}"
     )
-
-
-def _format_most_common(reasons: Mapping[str, int]) -> str:
-    return ", ".join(f"{number:,} {reason}" for reason, number in Counter(reasons).most_common(3))
-
-
-def _describe_snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    return {"root": str(snapshot.root), "files": len(snapshot), "tokens": snapshot.num_tokens}
 
 
 def _escape_unprintable(path: str) -> str:

@@ -88,7 +88,11 @@ class ModelEntry:
 
 def models_call() -> Call[tuple[ModelEntry, ...]]:
     """Build `GET /v1/models`, which has OpenAI's format."""
-    return Call("GET", "/v1/models", lambda answer: tuple(_parse_model(entry) for entry in answer["data"]))
+
+    def parse(answer: Any) -> tuple[ModelEntry, ...]:
+        return tuple(ModelEntry(str(entry["id"]), str(entry.get("owned_by", ""))) for entry in answer["data"])
+
+    return Call("GET", "/v1/models", parse)
 
 
 def stats_call() -> Call[dict[str, Any]]:
@@ -104,10 +108,6 @@ def health_call() -> Call[bool]:
 def ready_call() -> Call[bool]:
     """Build `GET /readyz`; a service that is not ready answers with a problem."""
     return Call("GET", "/readyz", lambda answer: answer["status"] == "ready", once=True)
-
-
-def _parse_model(entry: Mapping[str, Any]) -> ModelEntry:
-    return ModelEntry(str(entry["id"]), str(entry.get("owned_by", "")))
 
 
 EditRequest = ApplyRequest | WorkspaceRequest
@@ -181,7 +181,9 @@ def build_batch_calls(
     requests: Iterable[EditRequest], *, model: str | None = None, write: bool = False
 ) -> list[BatchCall]:
     """Build the calls of a batch of independent edits; the answers are lines, in the order in which edits finish."""
-    bodies = [build_body(request) | {"model": model} | (_build_write_fields() if write else {}) for request in requests]
+    bodies = [build_body(request) | {"model": model} for request in requests]
+    if write:
+        bodies = [body | {"write": True, "idempotency_key": str(uuid.uuid4())} for body in bodies]
     return [_build_batch_call(bodies[first : first + MAX_BATCH], first) for first in range(0, len(bodies), MAX_BATCH)]
 
 
@@ -192,10 +194,6 @@ def _build_batch_call(bodies: list[dict[str, Any]], first: int) -> BatchCall:
         return BatchItem(first + int(line["index"]), outcome)
 
     return BatchCall(Call("POST", "/apply/batch", parse_item, {"requests": bodies}, works=True), len(bodies))
-
-
-def _build_write_fields() -> dict[str, Any]:
-    return {"write": True, "idempotency_key": str(uuid.uuid4())}
 
 
 def build_body(request: EditRequest) -> dict[str, Any]:

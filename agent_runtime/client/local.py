@@ -90,7 +90,6 @@ class _Exchange:
         self._disconnected: anyio.Event | None = None
 
     async def run(self, app: Starlette) -> None:
-        """Run the application."""
         self._disconnected = anyio.Event()
         try:
             await app(self._build_scope(), self._receive, self._send)

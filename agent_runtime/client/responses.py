@@ -97,7 +97,6 @@ class Tokens:
 
     @property
     def text(self) -> str:
-        """The text of all pieces."""
         return "".join(piece.text for piece in self.pieces)
 
 

@@ -39,7 +39,6 @@ class SessionUsage:
 
     @property
     def total(self) -> Usage:
-        """The sum of all turns."""
         return sum_usage(turn.usage for turn in self.turns)
 
     def add_turn(self, turn: Turn) -> SessionUsage:

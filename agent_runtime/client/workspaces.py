@@ -229,8 +229,11 @@ def snapshot_from_json(answer: Mapping[str, Any]) -> SnapshotPage:
     """Parse the answer of `GET /workspaces/{name}/snapshot`."""
     from agent_runtime.server.views import SnapshotFile, SnapshotPage
 
-    files = tuple(make_value(SnapshotFile, file, spans=_parse_spans(file.get("spans"))) for file in answer["files"])
-    return make_value(SnapshotPage, answer, files=files)
+    def parse_file(file: Mapping[str, Any]) -> SnapshotFile:
+        spans = file.get("spans")
+        return make_value(SnapshotFile, file, spans=None if spans is None else tuple(spans))
+
+    return make_value(SnapshotPage, answer, files=tuple(parse_file(file) for file in answer["files"]))
 
 
 def changes_from_json(answer: Mapping[str, Any]) -> WorkspaceChanges:
@@ -240,7 +243,3 @@ def changes_from_json(answer: Mapping[str, Any]) -> WorkspaceChanges:
     return make_value(
         WorkspaceChanges, answer, changes=tuple(make_value(ChangedFile, each) for each in answer["changes"])
     )
-
-
-def _parse_spans(spans: list[int] | None) -> tuple[int, ...] | None:
-    return None if spans is None else tuple(spans)

@@ -166,7 +166,6 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """Its environment variable."""
         return PREFIX + self.name.upper()
 
     @property

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from agent_runtime.doctor.causes import Cause, LineChange, find_causes
+from agent_runtime.doctor.causes import Cause, find_causes
 from agent_runtime.doctor.transcripts import PromptText, RecordedSession, render_prompt
 from agent_runtime.errors import BadRequest
 from agent_runtime.models.config import ModelSettings
@@ -164,7 +164,6 @@ class Diagnosis:
         return self.num_recomputed / self.speed.tokens_per_s
 
     def to_json(self) -> Mapping[str, Any]:
-        """Return the diagnosis as JSON."""
         counts = self.counts
         answer: dict[str, Any] = {
             "status": self.status,
@@ -214,7 +213,7 @@ def diagnose(
         cause,
         _cut_excerpt(first.text, at),
         _cut_excerpt(second.text, at),
-        tuple((_find_line(second, change), other) for change, other in later),
+        tuple((second.text.count("\n", 0, change.second_start) + 1, other) for change, other in later),
     )
 
 
@@ -228,10 +227,6 @@ def count_common_characters(first: str, second: str) -> int:
         else:
             high = middle - 1
     return low
-
-
-def _find_line(prompt: PromptText, change: LineChange) -> int:
-    return prompt.text.count("\n", 0, change.second_start) + 1
 
 
 def _cut_excerpt(text: str, at: int) -> Excerpt:

@@ -164,7 +164,6 @@ class LocalBackend:
         return replace(self._applier.status(), root=str(self._workspace.root))
 
     def close(self) -> None:
-        """Cancel the running edits."""
         self._applier.close()
 
     def _relative(self, path: str) -> str:
@@ -237,5 +236,4 @@ class RemoteBackend:
         return BackendStatus(url=self._url, workspace=self._workspace, model_state=state, details=details)
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()

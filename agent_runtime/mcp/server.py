@@ -75,8 +75,9 @@ class SessionLimit:
 
     async def _begin(self, scope: Scope, receive: Receive, send: Send) -> None:
         holder, now = get_flow(scope), self._clock()
-        for name in [name for name, one in self._sessions.items() if self._is_expired(one, now)]:
-            del self._sessions[name]
+        for name, one in list(self._sessions.items()):
+            if not one.num_in_work and now - one.used_at > self._idle_s:
+                del self._sessions[name]
         # A session that is being started has two entries, and counts once.
         if len({id(one) for one in self._sessions.values() if one.holder == holder}) >= self._most:
             fault = TooManyRequests(f"you have {self._most} sessions already; end one of them")
@@ -118,9 +119,6 @@ class SessionLimit:
     def _release(self, session: _Session) -> None:
         session.num_in_work -= 1
         session.used_at = self._clock()
-
-    def _is_expired(self, session: _Session, now: float) -> bool:
-        return not session.num_in_work and now - session.used_at > self._idle_s
 
 
 PATH = "/mcp"

@@ -119,7 +119,8 @@ def edit_response(result: ApplyResult, *, written: bool) -> CallToolResult:
         sha256=now,
         milliseconds=round(result.timings.get("total_ms", 0.0), 3),
     )
-    texts = [_format_headline(file, written=written), *_list_failed_checks(file), f"sha256: {now}"]
+    failed = [f"{check.name}: {check.detail}" for check in file.checks if not check.ok]
+    texts = [_format_headline(file, written=written), *failed, f"sha256: {now}"]
     if file.diff:
         texts += ["", file.diff.rstrip("\n")]
     return CallToolResult(
@@ -193,10 +194,6 @@ def _format_headline(file: FileResult, *, written: bool) -> str:
     if file.status == "rejected":
         return f"{file.path}: rejected by a check; nothing was written"
     return f"{file.path}: merged {file.summary}; {'written' if written else 'not written (dry_run)'}"
-
-
-def _list_failed_checks(file: FileResult) -> list[str]:
-    return [f"{check.name}: {check.detail}" for check in file.checks if not check.ok]
 
 
 def _format_reason(reason: Reason, *, message: str) -> list[str]:
@@ -322,7 +319,6 @@ class _Server(MCPServer):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        """Call a tool."""
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as fault:

@@ -207,7 +207,6 @@ class Drain:
 
     @property
     def num_in_work(self) -> int:
-        """Number of running requests."""
         return self._num_in_work
 
     def begin(self) -> None:
@@ -283,7 +282,8 @@ class AdmissionMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with its context, or answer with a problem."""
-        if scope["type"] != "http" or _is_unlimited(scope["path"]):
+        path = scope.get("path", "")
+        if scope["type"] != "http" or path in UNLIMITED_PATHS or path.startswith(UNLIMITED_FOLDER):
             await self._app(scope, receive, send)
             return
         principal: Principal = scope.get(PRINCIPAL_KEY, LOCAL)
@@ -304,7 +304,3 @@ class AdmissionMiddleware:
                 raise
             self._counters.count_refusal(fault.limit if isinstance(fault, TooManyRequests) else fault.kind)
             await make_problem_response(fault)(scope, receive, send)
-
-
-def _is_unlimited(path: str) -> bool:
-    return path in UNLIMITED_PATHS or path.startswith(UNLIMITED_FOLDER)

@@ -43,7 +43,6 @@ class EncodedAnswer:
 
     @property
     def is_problem(self) -> bool:
-        """Whether the request has failed."""
         return self.status >= 400
 
     @property

@@ -29,7 +29,7 @@ from agent_runtime.server.middleware import Drain
 from agent_runtime.server.problems import make_bug_fault
 from agent_runtime.server.responses import EncodedAnswer, IdempotencyStore, StreamedResponse, encode_problem
 from agent_runtime.session import SessionRegistry
-from agent_runtime.telemetry.metrics import Metering, Observer
+from agent_runtime.telemetry.metrics import Metering
 from agent_runtime.workspace.registry import WorkspaceRegistry
 
 MAX_APPLIES = 1024
@@ -57,11 +57,6 @@ class Service:
     drain: Drain = field(default_factory=Drain)
     traces: TracerProvider | None = None
     rule_seconds: float = RULE_SECONDS
-
-    @property
-    def observer(self) -> Observer:
-        """Receives the outcome of every request that merged an edit or asked the model."""
-        return self.metering
 
 
 Result = TypeVar("Result")
@@ -165,7 +160,6 @@ class EventQueue(ProgressListener):
         """Set once the engine has accepted the request: from now on it is not refused, and may take long."""
 
     def on_phase(self, phase: str, path: str = "") -> None:
-        """Add an event."""
         with self._lock:
             self._waiting.append(_PhaseEvent(phase, path))
             for region in [region for region in self._by_region if region[0] == path]:

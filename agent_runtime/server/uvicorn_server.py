@@ -180,7 +180,6 @@ class TimeoutH11Protocol(H11Protocol):
         self._schedule_check()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the checks."""
         if self._check_task is not None:
             self._check_task.cancel()
         super().connection_lost(exc)

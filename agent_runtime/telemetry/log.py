@@ -50,7 +50,6 @@ class LineWriter(logging.Handler):
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a line."""
         try:
             self._lines.put_nowait(self.format(record))
         except queue.Full:

@@ -298,7 +298,6 @@ class SlidingWindowStats(Observer):
         self._seen: deque[_TimedOutcome] = deque(maxlen=max_requests)
 
     def on_outcome(self, outcome: RequestOutcome) -> None:
-        """Add an outcome."""
         with self._lock:
             self._seen.append(_TimedOutcome(self._clock(), outcome))
 
@@ -344,14 +343,10 @@ def _compute_percentiles(values: Sequence[float]) -> dict[str, float] | None:
     return {"p50": round(cuts[49], 3), "p99": round(cuts[98], 3)}
 
 
-def _no_engine() -> EngineStats | None:
-    return None
-
-
 class Metering(Observer):
     """Passes each outcome to the counters, the sliding window and the subscribed observers."""
 
-    def __init__(self, look: Callable[[], EngineStats | None] = _no_engine) -> None:
+    def __init__(self, look: Callable[[], EngineStats | None] = lambda: None) -> None:
         """`look` returns the engine's counts, None while no model is loaded."""
         self._registry = CollectorRegistry()
         self._look = CachedEngineStats(look)
@@ -371,7 +366,6 @@ class Metering(Observer):
         self._others.append(observer)
 
     def on_outcome(self, outcome: RequestOutcome) -> None:
-        """Pass an outcome on."""
         self.counters.on_outcome(outcome)
         self.window.on_outcome(outcome)
         for other in self._others:

@@ -78,7 +78,6 @@ class PhaseSpans(Observer):
         self._tracer = provider.get_tracer("hunk", version("hunk"))
 
     def on_outcome(self, outcome: RequestOutcome) -> None:
-        """Write it."""
         span = trace.get_current_span()
         if not span.is_recording():
             return

@@ -281,7 +281,6 @@ CODE_ROUTE = "/v1/code/apply"
 
 
 def build_openai_routes(service: Service) -> APIRouter:
-    """Return the routes below /v1."""
     router = APIRouter(route_class=JsonRoute, prefix="/v1", tags=["openai"], responses=FAULTS)
     created = int(time.time())
 
@@ -347,9 +346,9 @@ def _merge(
     try:
         result = service.applier.apply(request, context, progress)
     except HunkError as fault:
-        service.observer.on_outcome(RequestOutcome.from_fault(route, context.tenant, fault))
+        service.metering.on_outcome(RequestOutcome.from_fault(route, context.tenant, fault))
         raise
-    service.observer.on_outcome(RequestOutcome.from_result(route, context.tenant, result))
+    service.metering.on_outcome(RequestOutcome.from_result(route, context.tenant, result))
     check_merged(result)
     return result
 
@@ -360,14 +359,14 @@ def _chat(service: Service, chat: ChatRequest, context: RequestContext, progress
         answer = service.model.chat().answer(chat, context, progress)
         reply = make_chat_reply(answer, with_logprobs=chat.logprobs is not None)
     except HunkError as fault:
-        service.observer.on_outcome(RequestOutcome.from_fault(CHAT_ROUTE, context.tenant, fault))
+        service.metering.on_outcome(RequestOutcome.from_fault(CHAT_ROUTE, context.tenant, fault))
         raise
     timings = reply.extension["timings"]
     first_token_ms = timings["prompt_ms"] + timings["prefill_ms"]
     outcome = RequestOutcome(
         CHAT_ROUTE, context.tenant, "answered", reply.usage, timings, first_token_ms=first_token_ms
     )
-    service.observer.on_outcome(outcome)
+    service.metering.on_outcome(outcome)
     return reply
 
 

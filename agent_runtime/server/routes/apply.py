@@ -188,9 +188,9 @@ def answer_apply(
             assert workspace is not None, "`apply_body` refuses to write without"
             result = write_if_merged(workspace, result, context.cancel)
     except HunkError as fault:
-        service.observer.on_outcome(RequestOutcome.from_fault(route, context.tenant, fault))
+        service.metering.on_outcome(RequestOutcome.from_fault(route, context.tenant, fault))
         return encode_problem(fault)
-    service.observer.on_outcome(RequestOutcome.from_result(route, context.tenant, result, timer.first_token_ms))
+    service.metering.on_outcome(RequestOutcome.from_result(route, context.tenant, result, timer.first_token_ms))
     return encode_result(result)
 
 
@@ -227,7 +227,11 @@ class ApplyBatch:
 
     def __init__(self, service: Service, context: RequestContext, requests: list[Any]) -> None:
         """Charge all requests; raises TooManyRequests, and starts none, if the rate does not allow them."""
-        _count_requests(service, context.tenant, len(requests))
+        try:
+            service.tenants.charge_requests(context.tenant, max(len(requests), 1))
+        except TooManyRequests as fault:
+            service.metering.counters.count_refusal(fault.limit)
+            raise
         self._service = service
         self._context = context
         self._requests = requests
@@ -274,14 +278,6 @@ class ApplyBatch:
 
         sent = json.dumps({name: value for name, value in request.items() if name != "id"}, sort_keys=True)
         return await service.idempotency.run_once(context.tenant, body.idempotency_key, sent.encode(), run)
-
-
-def _count_requests(service: Service, tenant: str, num_requests: int) -> None:
-    try:
-        service.tenants.charge_requests(tenant, max(num_requests, 1))
-    except TooManyRequests as fault:
-        service.metering.counters.count_refusal(fault.limit)
-        raise
 
 
 MayApply = Annotated[RequestContext, Depends(require("apply"))]

@@ -82,7 +82,7 @@ def ask(
     outcome = RequestOutcome(
         ASK, context.tenant, "answered", answer.usage, answer.timings, first_token_ms=timer.first_token_ms
     )
-    service.observer.on_outcome(outcome)
+    service.metering.on_outcome(outcome)
     timings = {name: round(value, 3) for name, value in answer.timings.items()}
     return EncodedAnswer(200, to_json(asdict(answer) | {"timings": timings}))
 
@@ -110,12 +110,12 @@ def apply(
         )
     except HunkError as fault:
         return _encode_fault(service, context, APPLY, fault)
-    service.observer.on_outcome(RequestOutcome.from_result(APPLY, context.tenant, result, timer.first_token_ms))
+    service.metering.on_outcome(RequestOutcome.from_result(APPLY, context.tenant, result, timer.first_token_ms))
     return encode_result(result)
 
 
 def _encode_fault(service: Service, context: RequestContext, route: str, fault: HunkError) -> EncodedAnswer:
-    service.observer.on_outcome(RequestOutcome.from_fault(route, context.tenant, fault))
+    service.metering.on_outcome(RequestOutcome.from_fault(route, context.tenant, fault))
     return encode_problem(fault)
 
 

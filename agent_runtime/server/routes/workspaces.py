@@ -228,13 +228,11 @@ def build_file_routes(service: Service) -> APIRouter:
         `version` of the answer is the next `since`. 410: that version is no longer stored; read the snapshot again.
         """
         entry = service.workspaces.get_entry(name, context.principal)
-        cache, before = await run_sync(_find_snapshot, entry, since, limiter=service.threads)
+        cache, before = await run_sync(
+            lambda: (entry.wait_for_cache(INDEX_SECONDS), entry.snapshots.find(since)), limiter=service.threads
+        )
         if cache.snapshot().version == before.version:
             await waiters.wait(request, context.tenant, cache, before, timeout_s)
         return await run_sync(compare_snapshots, entry.snapshots, before, cache.snapshot(), limiter=service.threads)
 
     return router
-
-
-def _find_snapshot(entry: WorkspaceEntry, since: str) -> tuple[RepoCache, Snapshot]:
-    return entry.wait_for_cache(INDEX_SECONDS), entry.snapshots.find(since)
