@@ -74,9 +74,9 @@ class Problem(BaseModel):
     status: int = Field(ge=400, le=599)
     detail: str
     field: str | None = Field(None, description="The field of the request that is wrong.")
-    reasons: list[Reason] | None = Field(None, description="Why the edit is refused, an entry for each file.")
-    current_sha256: str | None = Field(None, description="Of the file as it is now.")
-    retry_after_s: float | None = Field(None, description="Seconds until it is worth another try.")
+    reasons: list[Reason] | None = Field(None, description="Why the edit is refused: an entry for each file.")
+    current_sha256: str | None = Field(None, description="Hash of the file as it is now.")
+    retry_after_s: float | None = Field(None, description="Seconds after which to try again.")
 
 
 def describe_problems(*faults: type[HunkError]) -> Responses:
@@ -104,7 +104,7 @@ def _make_sample(fault: type[HunkError]) -> HunkError:
 
 ANY_PROBLEM: Responses = {
     "4XX": _describe_answer("The request is refused."),
-    "5XX": _describe_answer("The service cannot do it, or not now."),
+    "5XX": _describe_answer("The service failed or is not available."),
 }
 """Problems of every route, in addition to those that it lists."""
 
@@ -144,7 +144,7 @@ class DescribedApp(FastAPI):
 
 _hints = get_type_hints(FileResult)
 _ONLY_FILE: dict[str, Any] = {
-    each.name: (Optional[_hints[each.name]], Field(None, description="Of the only file."))  # noqa: UP045 -- made of a value
+    each.name: (Optional[_hints[each.name]], Field(None, description="Field of the only file."))  # noqa: UP045 -- made of a value
     for each in fields(FileResult)
     if each.name != "status"
 }
@@ -154,12 +154,12 @@ class _ApplyAnswer(BaseModel):
     """The outcome of an edit. If it has a single file, that file's fields are here too."""
 
     status: Status
-    written: bool = Field(description="Whether the merged files have been put in their places.")
+    written: bool = Field(description="Whether the merged files are written.")
     files: list[FileResult]
     usage: Usage
     timings: dict[str, float] = Field(description="Milliseconds by phase.")
-    trace: list[dict[str, Any]] | None = Field(description="An entry for each question to the model, where asked for.")
-    sha256: str | None = Field(None, description="Of the only file after the edit.")
+    trace: list[dict[str, Any]] | None = Field(description="An entry for each question to the model, if requested.")
+    sha256: str | None = Field(None, description="Hash of the only file after the edit.")
 
 
 ApplyAnswer = create_model("ApplyAnswer", __base__=_ApplyAnswer, __doc__=_ApplyAnswer.__doc__, **_ONLY_FILE)
@@ -177,8 +177,8 @@ def describe_apply() -> Responses:
     stream = "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in events)
     return {
         200: {
-            "description": "What the edit came to: merged, rejected by a check, or nothing to do. With `stream`: the "
-            "events `phase` and `tokens`, comments while nothing happens, and at the end `result` or `problem`.",
+            "description": "The outcome of the edit: merged, rejected by a check, or nothing to do. With `stream`: the "
+            "events `phase` and `tokens`, comments in between, and at the end `result` or `problem`.",
             "model": ApplyAnswer,
             "content": {
                 "text/event-stream": {"schema": {"type": "string"}, "example": stream},
@@ -193,8 +193,8 @@ def describe_batch() -> Responses:
     line = {"id": "first", "index": 0, "status": 200, "result": {"status": "merged", "...": "..."}}
     return {
         200: {
-            "description": "A line for each request as it finishes: `id` as it was sent, `index` in the batch, the "
-            "`status` that a request of its own would have had, and `result` or `problem`.",
+            "description": "A line for each request as it finishes: the `id` that was sent, the `index` in the batch, "
+            "the `status` that `POST /apply` would answer, and `result` or `problem`.",
             "content": {NdJson.media_type: {"schema": {"type": "string"}, "example": json.dumps(line) + "\n"}},
         },
         **describe_problems(BadRequest, TooLarge, TooManyRequests, Unsupported),
@@ -228,7 +228,7 @@ class ErrorObject(BaseModel):
     type: str
     param: str | None = Field(description="The field of the request that is wrong.")
     code: str | None
-    hunk: dict[str, Any] | None = Field(None, description="What OpenAI has no place for, such as `reasons`.")
+    hunk: dict[str, Any] | None = Field(None, description="Fields that OpenAI does not have, such as `reasons`.")
 
 
 class ErrorAnswer(BaseModel):
@@ -257,7 +257,7 @@ class Choice(BaseModel):
 class PromptDetails(BaseModel):
     """Details of the prompt's tokens."""
 
-    cached_tokens: int = Field(description="Whose KV was there, exactly.")
+    cached_tokens: int = Field(description="Tokens whose exact KV was cached.")
 
 
 class CompletionDetails(BaseModel):
@@ -287,7 +287,7 @@ class CompletionAnswer(BaseModel):
     choices: list[Choice] = Field(min_length=1, max_length=1)
     usage: TokenUsage
     hunk: dict[str, Any] = Field(
-        description="`usage` and `timings` as `POST /apply` has them; of an edit `status`, `method`, `rung`, "
+        description="`usage` and `timings` as in `POST /apply`; for an edit also `status`, `method`, `rung`, "
         "`candidates`, `certainty`, `confidence`, `checks`, `diff` and the file's hashes."
     )
 
@@ -295,8 +295,8 @@ class CompletionAnswer(BaseModel):
 class CodeApplyAnswer(BaseModel):
     """A merged file."""
 
-    mergedCode: str = Field(description="The whole file.")  # noqa: N815 -- the name that hosted services gave it
-    hunk: dict[str, Any] = Field(description="As of a chat completion that merges an edit.")
+    mergedCode: str = Field(description="The whole merged file.")  # noqa: N815 -- the name that hosted services gave it
+    hunk: dict[str, Any] = Field(description="As in a chat completion that merges an edit.")
 
 
 class ModelObject(BaseModel):
@@ -317,13 +317,13 @@ class ModelList(BaseModel):
 
 FAULTS: Responses = {
     "4XX": {"description": "The request is refused; docs/openai.md has the codes.", "model": ErrorAnswer},
-    "5XX": {"description": "The service cannot do it, or not now.", "model": ErrorAnswer},
+    "5XX": {"description": "The service failed or is not available.", "model": ErrorAnswer},
 }
 """Errors of every route below /v1."""
 
 COMPLETION: Responses = {
     200: {
-        "description": "The answer; with `stream` its chunks, and comments while nothing comes.",
+        "description": "The answer; with `stream` its chunks, and comments in between.",
         "model": CompletionAnswer,
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     }

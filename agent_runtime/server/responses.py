@@ -142,7 +142,7 @@ IdempotencyKey = Annotated[
     Header(
         alias="Idempotency-Key",
         description="1 to 255 visible ASCII characters, with or without quotes. The same request with the same key is "
-        "answered as the first time, and nothing is done again; another one answers `idempotency-key-reused`.",
+        "answered from the first time and not done again; a different request with it gets `idempotency-key-reused`.",
     ),
 ]
 

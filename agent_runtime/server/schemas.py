@@ -43,7 +43,7 @@ Text = Annotated[str, AfterValidator(_check_encodable)]
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
 
-SEED = "Of sampling. The default is a seed as any other: the same request gets the same answer."
+SEED = "Seed of sampling. It has a default, so that the same request gets the same answer."
 
 Encoding = Literal["utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "cp1252", "latin-1"]
 """Encodings that files are read in (`editor.codec`)."""
@@ -99,10 +99,14 @@ class FileBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    path: Text | None = Field(None, description="With `original`: its name. Without: the file in the workspace.")
+    path: Text | None = Field(
+        None, description="With `original`: the file's name. Without: the file's path in the workspace."
+    )
     original: Text | None = None
     encoding: Encoding = "utf-8"
-    edit: Text | None = Field(None, description="Of this file; left out where the edit beside `files` names it.")
+    edit: Text | None = Field(
+        None, description="The edit of this file; omitted if the edit beside `files` names the file."
+    )
     prediction: Prediction | None = None
     expected_sha256: Sha256 | None = None
 
@@ -117,9 +121,11 @@ class ApplyBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": EXAMPLES})
 
     edit: Text | None = None
-    path: Text | None = Field(None, description="With `original`: its name. Without: the file in the workspace.")
+    path: Text | None = Field(
+        None, description="With `original`: the file's name. Without: the file's path in the workspace."
+    )
     original: Text | None = None
-    encoding: Encoding = Field("utf-8", description="In which `original` gives the file's bytes, for the hashes.")
+    encoding: Encoding = Field("utf-8", description="Encoding of the file, in which its hashes are computed.")
     files: list[FileBody] | None = Field(None, max_length=MAX_FILES)
     format: FormatName | Literal["auto"] = "auto"
     instruction: Text = ""
@@ -127,22 +133,28 @@ class ApplyBody(BaseModel):
     policy: Policy = "strict"
     min_certainty: Certainty | None = Field(
         None,
-        description="What is less sure is refused. Null: `model`; with `write` `likely`, unless the mode is `model`.",
+        description="Refuse less certain merges. Null: `model`; with `write` `likely`, unless the mode is `model`.",
     )
-    model: Text | None = Field(None, description="Has to be the model that the service runs.")
+    model: Text | None = Field(None, description="The model that the service runs; other names are refused.")
     temperature: float = Field(0.0, ge=0.0, le=10.0)
     seed: int = Field(0, ge=-(1 << 63), lt=1 << 63, description=SEED)
     max_tokens: int | None = Field(None, ge=1, lt=1 << 31)
     draft: Draft = "copy"
-    expected_sha256: Sha256 | None = Field(None, description="The file's hash as the sender believes it to be.")
+    expected_sha256: Sha256 | None = Field(
+        None, description="The expected hash of the file; if it differs, the request is refused."
+    )
     scope: ScopeName = "auto"
     decide: Decide = DECIDE
-    prediction: Prediction | None = Field(None, description="The whole file as it is expected to be after the edit.")
-    reuse: ReuseName | None = Field(None, description="What may be taken of earlier edits. Null: the service's own.")
-    workspace: Text | None = Field(None, description="Where the files are. Null: below the service's `--root`.")
-    write: bool = Field(False, description="Put the merged files in their places in the workspace, all or none.")
-    stream: bool = Field(False, description="Answer by server-sent events: phases, tokens, and then the result.")
-    trace: bool = Field(False, description="Tell in the answer, token by token, what the model read and wrote.")
+    prediction: Prediction | None = Field(None, description="The expected text of the whole file after the edit.")
+    reuse: ReuseName | None = Field(
+        None, description="How the KV of earlier edits is reused. Null: the service's own mode."
+    )
+    workspace: Text | None = Field(None, description="Name of the workspace. Null: the service's `--root`.")
+    write: bool = Field(False, description="Write the merged files to the workspace, all or none.")
+    stream: bool = Field(
+        False, description="Answer with server-sent events: phases, tokens, and at the end the result."
+    )
+    trace: bool = Field(False, description="Add a trace of each token that the model read and wrote to the answer.")
 
     def options(self, salt: str = "") -> dict[str, Any]:
         """Return the options of every file; the salt comes from the sender, not from the body."""
@@ -179,11 +191,11 @@ class SessionBody(BaseModel):
 
     model_config = _make_config(workspace="default")
 
-    workspace: Text | None = Field(None, description="Whose files it reads. Null: the service's `--root`, if any.")
+    workspace: Text | None = Field(None, description="Workspace of its files. Null: the service's `--root`, if any.")
     reuse: ReuseName | None = Field(
-        None, description="How its prompts follow changes of files. Null: as suits the model best."
+        None, description="How its prompts follow changes of files. Null: the best mode for the model."
     )
-    preamble: Text | None = Field(None, description="What the model is told before anything else.", max_length=65536)
+    preamble: Text | None = Field(None, description="The text with which each prompt begins.", max_length=65536)
 
 
 class ReadBody(BaseModel):
@@ -193,10 +205,12 @@ class ReadBody(BaseModel):
 
     paths: list[Text] = Field(default_factory=list, max_length=MAX_SESSION_FILES, description="Files of the workspace.")
     texts: dict[Text, Text] = Field(
-        default_factory=dict, max_length=MAX_SESSION_FILES, description="Texts, by paths that they stand for."
+        default_factory=dict, max_length=MAX_SESSION_FILES, description="Texts to show as files, by path."
     )
-    forget: list[Text] = Field(default_factory=list, max_length=MAX_SESSION_FILES, description="To be taken out.")
-    with_text: bool = Field(False, description="Tell the text of each file in the answer, too.")
+    forget: list[Text] = Field(
+        default_factory=list, max_length=MAX_SESSION_FILES, description="Paths to remove from the context."
+    )
+    with_text: bool = Field(False, description="Add the text of each file to the answer.")
 
 
 class AskBody(BaseModel):
@@ -205,14 +219,14 @@ class AskBody(BaseModel):
     model_config = _make_config(question="Where is the limit set?", max_tokens=200)
 
     question: Text
-    max_tokens: int | None = Field(None, ge=1, lt=1 << 31, description="Of the answer. Null: 1024.")
+    max_tokens: int | None = Field(None, ge=1, lt=1 << 31, description="Maximum tokens of the answer. Null: 1024.")
     temperature: float = Field(0.0, ge=0.0, le=10.0)
     top_p: float = Field(1.0, gt=0.0, le=1.0)
     seed: int = Field(0, ge=-(1 << 63), lt=1 << 63, description=SEED)
     stop: list[Text] = Field(default_factory=list, max_length=16, description="Texts that end the answer.")
-    clock: Text = Field("", max_length=4096, description="What changes with every turn, such as the time.")
-    prediction: Prediction | None = Field(None, description="What the answer is expected to be; it saves time only.")
-    stream: bool = Field(False, description="Answer by server-sent events: tokens, and then the result.")
+    clock: Text = Field("", max_length=4096, description="Text that changes with every turn, such as the time.")
+    prediction: Prediction | None = Field(None, description="The expected answer; it saves time and changes nothing.")
+    stream: bool = Field(False, description="Answer with server-sent events: tokens, and at the end the result.")
 
 
 class SessionApplyBody(BaseModel):
@@ -221,18 +235,22 @@ class SessionApplyBody(BaseModel):
     model_config = _make_config(path="src/limits.py", edit='{"old_string": "limit = 10", "new_string": "limit = 20"}')
 
     edit: Text
-    path: Text | None = Field(None, description="The file, read or not. Null: the edit names its files itself.")
-    write: bool = Field(False, description="Put the merged files in their places.")
-    stream: bool = Field(False, description="Answer by server-sent events: phases, tokens, and then the result.")
-    expected_sha256: Sha256 | None = Field(None, description="The file's hash as the sender believes it to be.")
-    prediction: Prediction | None = Field(None, description="The whole file as it is expected to be after the edit.")
+    path: Text | None = Field(None, description="The file, whether read before or not. Null: the edit names its files.")
+    write: bool = Field(False, description="Write the merged files.")
+    stream: bool = Field(
+        False, description="Answer with server-sent events: phases, tokens, and at the end the result."
+    )
+    expected_sha256: Sha256 | None = Field(
+        None, description="The expected hash of the file; if it differs, the request is refused."
+    )
+    prediction: Prediction | None = Field(None, description="The expected text of the whole file after the edit.")
     format: FormatName | Literal["auto"] = "auto"
     instruction: Text = ""
     mode: Mode = "auto"
     policy: Policy = "strict"
     min_certainty: Certainty | None = Field(
         None,
-        description="What is less sure is refused. Null: `model`; with `write` `likely`, unless the mode is `model`.",
+        description="Refuse less certain merges. Null: `model`; with `write` `likely`, unless the mode is `model`.",
     )
     temperature: float = Field(0.0, ge=0.0, le=10.0)
     seed: int = Field(0, ge=-(1 << 63), lt=1 << 63, description=SEED)
@@ -240,7 +258,7 @@ class SessionApplyBody(BaseModel):
     draft: Draft = "copy"
     scope: ScopeName = "auto"
     decide: Decide = DECIDE
-    reuse: ReuseName | None = Field(None, description="Null: as the session has it.")
+    reuse: ReuseName | None = Field(None, description="Null: the session's mode.")
     trace: bool = False
 
     def options(self) -> dict[str, Any]:

@@ -102,11 +102,13 @@ class ApplyOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    path: Text = Field("", description="The file's name, which tells the language; else its text does.")
+    path: Text = Field(
+        "", description="The file's name, which shows its language. Empty: the language is guessed from the text."
+    )
     format: FormatName | Literal["auto"] = "auto"
     mode: Mode = "auto"
     policy: Policy = "strict"
-    min_certainty: Certainty | None = Field(None, description="What is less sure is refused. Null: nothing is.")
+    min_certainty: Certainty | None = Field(None, description="Refuse less certain merges. Null: accept all.")
     scope: ScopeName = "auto"
     decide: Decide = "auto"
     reuse: ReuseName | None = None
@@ -118,7 +120,7 @@ class StreamOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     include_usage: bool = False
-    include_obfuscation: bool = Field(False, description="Passed over: nothing is added to the chunks.")
+    include_obfuscation: bool = Field(False, description="Ignored: nothing is added to the chunks.")
 
 
 class ChatBody(BaseModel):
@@ -148,7 +150,7 @@ class ChatBody(BaseModel):
     messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0.0, le=2.0, description="Null: 0, always the likeliest token.")
+    temperature: float | None = Field(None, ge=0.0, le=2.0, description="Null: 0, always the most likely token.")
     top_p: float | None = Field(None, gt=0.0, le=1.0)
     top_k: int | None = Field(None, ge=0, le=1 << 30)
     min_p: float | None = Field(None, ge=0.0, le=1.0)
@@ -161,7 +163,7 @@ class ChatBody(BaseModel):
     prediction: Prediction | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    hunk: ApplyOptions | None = Field(None, description="Of an edit; not OpenAI's.")
+    hunk: ApplyOptions | None = Field(None, description="Options of an edit; OpenAI does not have this field.")
 
     def check(self) -> None:
         """Raise Unsupported for a field of OpenAI's that is not supported, BadRequest for an unknown or useless one."""

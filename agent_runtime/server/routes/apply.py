@@ -205,8 +205,8 @@ LOG = logging.getLogger("hunk.http")
 class BatchRequest(ApplyBody):
     """One request of a batch: the body of `POST /apply`, and an id that its answer has too."""
 
-    id: Text | int | None = Field(None, description="Given back with the answer.")
-    idempotency_key: Text | None = Field(None, description="As the header `Idempotency-Key` of a request of its own.")
+    id: Text | int | None = Field(None, description="Returned with the answer.")
+    idempotency_key: Text | None = Field(None, description="As the header `Idempotency-Key` of `POST /apply`.")
 
 
 class BatchBody(BaseModel):

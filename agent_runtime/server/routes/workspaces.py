@@ -60,8 +60,8 @@ class WorkspaceBody(BaseModel):
         extra="forbid", strict=True, json_schema_extra={"examples": [{"root": "/srv/shop", "name": "shop"}]}
     )
 
-    root: Text = Field(description="Its absolute path; it lies below the service's `--root` or an `--allow-root`.")
-    name: Text | None = Field(None, description="What requests call it. Null: as the folder is called.")
+    root: Text = Field(description="Absolute path of the folder, below the service's `--root` or an `--allow-root`.")
+    name: Text | None = Field(None, description="Name of the workspace in requests. Null: the folder's name.")
 
 
 class WorkspaceList(BaseModel):
@@ -86,7 +86,9 @@ def build_workspace_routes(service: Service) -> APIRouter:
         return WorkspaceList(workspaces=[get_status(entry) for entry in workspaces.list_visible(context.principal)])
 
     @router.post(
-        "", status_code=201, responses={200: {"description": "It is there already."}, **describe_problems(*REGISTERING)}
+        "",
+        status_code=201,
+        responses={200: {"description": "The workspace is registered already."}, **describe_problems(*REGISTERING)},
     )
     async def register_workspace(body: WorkspaceBody, response: Response, context: MayAdmin) -> WorkspaceStatus:
         """Make a folder a workspace; repeating this has no effect. It is registered until the service ends."""
@@ -168,9 +170,11 @@ INDEX_SECONDS = 5.0
 
 DEFAULT_PAGE = 1000
 """Files of a page by default."""
-After = Annotated[str, Query(description="The path behind which the page begins: `next` of the page before.")]
-Limit = Annotated[int, Query(ge=1, le=MAX_LISTED, description="The most files of a page.")]
-Version = Annotated[str | None, Query(description="Of which version; that of the page before. Null: the newest.")]
+After = Annotated[str, Query(description="The path after which the page begins: `next` of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_LISTED, description="Maximum files of the page.")]
+Version = Annotated[
+    str | None, Query(description="The version of the snapshot: that of the page before. Null: the newest.")
+]
 
 
 def build_file_routes(service: Service) -> APIRouter:
@@ -199,7 +203,7 @@ def build_file_routes(service: Service) -> APIRouter:
         after: After = "",
         limit: Limit = DEFAULT_PAGE,
         version: Version = None,
-        spans: Annotated[bool, Query(description="Tell where spans end, too; a page then has 200 files.")] = False,
+        spans: Annotated[bool, Query(description="Add the ends of spans; a page then has at most 200 files.")] = False,
     ) -> SnapshotPage:
         """Return a version of the workspace, and the hash and number of tokens of each file.
 
@@ -218,9 +222,9 @@ def build_file_routes(service: Service) -> APIRouter:
         name: str,
         request: Request,
         context: MayRead,
-        since: Annotated[str, Query(description="A version that a snapshot or an answer of this route told.")],
+        since: Annotated[str, Query(description="A version from a snapshot or from an answer of this route.")],
         timeout_s: Annotated[
-            float, Query(ge=0.0, le=MAX_WAIT_SECONDS, description="How long to wait for a change.")
+            float, Query(ge=0.0, le=MAX_WAIT_SECONDS, description="Seconds to wait for a change.")
         ] = 25.0,
     ) -> WorkspaceChanges:
         """Return the changes since a version, as soon as there are any; without a change, after `timeout_s`.
