@@ -20,7 +20,7 @@ from rapidfuzz import fuzz
 from editor.definitions import Symbol
 from editor.diff import LineOp, line_opcodes
 from editor.errors import NOT_APPLICABLE, TooMuchWorkError, format_list
-from editor.match.ladder import KeyedLines, get_indent
+from editor.match.ladder import KeyedLines, measure_width
 from editor.required_lines import iter_solid_lines
 from editor.syntax import Survey
 from editor.types import Check, ParsedEdit, Sketch, Substitutions
@@ -171,7 +171,7 @@ class _ShownSeams:
 
 
 def _rank_line(line: str) -> tuple[bool, int]:
-    return not any(char.isalnum() for char in line), len(get_indent(line).expandtabs(4))
+    return not any(char.isalnum() for char in line), measure_width(line)
 
 
 MAX_REMOVED_SHARE = 0.6

@@ -61,11 +61,6 @@ class PatchResult:
         """Return the edits that are not certain; none if the set can be written."""
         return tuple(file for file in self.files if not file.ok)
 
-    @property
-    def already_applied(self) -> bool:
-        """Return whether every edit of the set is already applied."""
-        return all(isinstance(file.outcome, AlreadyApplied) for file in self.files)
-
 
 def list_paths(edits: Sequence[ParsedEdit]) -> tuple[str, ...]:
     """Return the paths that `merge_files` reads or writes, each once, in order.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from editor.definitions import Symbol
 from editor.grammars import GRAMMARS
-from editor.match.ladder import get_indent
+from editor.match.ladder import measure_width
 from editor.placeholders import find_placeholders
 from editor.syntax import Survey, survey
 from editor.types import Sketch
@@ -206,7 +206,6 @@ _OPENS = re.compile(
 )
 _ATTRIBUTE = re.compile(r"\s*(?:@[\w.]|#!?\[|\[\w[\w.()\", =]*\]\s*$)")
 _COMMENT_END = re.compile(r".*(?:\*/|-->)\s*$")
-_TAB = 4
 MAX_DEPTH = 60
 MARKER = "\0"
 """How a placeholder line is written in the lines that units are made of: no text has this character."""
@@ -234,11 +233,6 @@ class Unit:
     def elides(self) -> bool:
         """Tell whether a marker stands anywhere inside."""
         return self.is_marker or any(part.elides for part in self.parts)
-
-
-def measure_width(line: str) -> int:
-    """Return the columns of a line's indentation, tabs counted as four."""
-    return len(get_indent(line).expandtabs(_TAB))
 
 
 def is_comment(line: str) -> bool:

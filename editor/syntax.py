@@ -14,8 +14,6 @@ from editor.definitions import Captures, Symbol, find_definitions
 from editor.execution import cache_results, check_stopped, is_stopped
 from editor.grammars import GRAMMARS
 
-__all__ = ["MAX_BYTES", "Survey", "Symbol", "count_errors", "list_nodes", "list_symbols", "survey"]
-
 MAX_BYTES = 4_000_000
 """Larger texts are not parsed: a tree takes about fifty times the memory of its text."""
 
@@ -170,12 +168,6 @@ def count_errors(text: str, language: str | None) -> int | None:
     """Return the number of syntax errors; None where `survey` gives None."""
     seen = survey(text, language)
     return None if seen is None else len(seen.error_lines)
-
-
-def list_symbols(text: str, language: str | None) -> tuple[str, ...] | None:
-    """Return the qualified names of all definitions in text order, repeated if defined again; None if unknown."""
-    seen = survey(text, language)
-    return None if seen is None else tuple(symbol.name for symbol in seen.symbols)
 
 
 def list_nodes(text: str, language: str | None) -> tuple[tuple[int, str, str], ...] | None:

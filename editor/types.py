@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from editor.diff import LineOp
 
@@ -12,6 +12,8 @@ FormatName = Literal["lazy", "search_replace", "udiff", "v4a", "whole", "replace
 
 Rung = Literal["exact", "trailing_space", "reindent", "folded", "elided", "anchored", "syntax", "fuzzy"]
 """The rung of the matching ladder that found a place, strictest first."""
+
+RUNGS: tuple[Rung, ...] = get_args(Rung)
 
 Policy = Literal["strict", "lenient"]
 """`strict`: any failed check rejects a merge; `lenient`: only checks that always mean damage do."""
@@ -61,6 +63,13 @@ class Substitution:
     new: str
     replace_all: bool = False
     count: int | None = None
+
+    def to_replacement(self) -> Replacement:
+        """Return the substitution as lines; a newline that ends both texts, or a removed text, ends a line."""
+        old, new = self.old, self.new
+        if old.endswith("\n") and (new.endswith("\n") or not new):
+            return Replacement(tuple(old[:-1].split("\n")), tuple(new[:-1].split("\n")) if new else ())
+        return Replacement(tuple(old.split("\n")), tuple(new.split("\n")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from editor.attribution.lazy import Attribution, attribute_snippet
-from editor.attribution.replacements import MAX_TRIES, ReplacementSearch, can_reach, find_line_replacements, split_lines
+from editor.attribution.replacements import MAX_TRIES, ReplacementSearch, can_reach, split_lines
 from editor.diff import count_common_ends, line_opcodes
 from editor.errors import TooMuchWorkError
 from editor.execution import cache_results
+from editor.match.file_style import find_line_replacements
 from editor.match.ladder import LineIndex
-from editor.types import ParsedEdit, Replacement, Sketch, Substitution, Substitutions, UnaccountedLine
+from editor.types import ParsedEdit, Sketch, Substitution, Substitutions, UnaccountedLine
 
 __all__ = ["Attribution", "Repair", "attribute_changes", "repair_result"]
 
@@ -130,7 +131,7 @@ class _SubstitutionSearch:
             return True
         if len(self.items) < 2 or any(item.replace_all or not item.old for item in self.items):
             return False
-        changes = [to_replacement(item) for item in self.items]
+        changes = [item.to_replacement() for item in self.items]
         return ReplacementSearch(self.original, self.result, self.edit, changes, self.by_model).can_reach_result()
 
     def _apply_substitution(self, text: str, number: int) -> Iterator[str]:
@@ -163,7 +164,7 @@ class _SubstitutionSearch:
         item = self.items[number]
         if item.new in text:
             yield text
-        change = to_replacement(item)
+        change = item.to_replacement()
         if number == len(self.items) - 1:
             if ReplacementSearch(text, self.result, self.edit, [change], self.by_model).can_reach_result():
                 yield self.result
@@ -172,11 +173,3 @@ class _SubstitutionSearch:
         if any(map(str.strip, change.before)):
             for made in find_line_replacements(LineIndex(lines), change):
                 yield "\n".join(made) + "\n" * ends
-
-
-def to_replacement(item: Substitution) -> Replacement:
-    """Return a substitution as lines; a newline that ends both texts, or a removed text, ends a line."""
-    old, new = item.old, item.new
-    if old.endswith("\n") and (new.endswith("\n") or not new):
-        return Replacement(tuple(old[:-1].split("\n")), tuple(new[:-1].split("\n")) if new else ())
-    return Replacement(tuple(old.split("\n")), tuple(new.split("\n")))

@@ -7,8 +7,9 @@ the result is known here. Everything outside of the places must be equal charact
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import TypeVar
@@ -16,29 +17,93 @@ from typing import TypeVar
 import numpy as np
 from rapidfuzz import fuzz
 
-from editor.attribution.located_change import MAX_OPTIONS, LocatedChange, SpanEdit, StartIndex
-from editor.attribution.snippet import measure_indent
+from editor.attribution.snippet import get_trailing_space, is_moved_alike, measure_indent
+from editor.diff import line_opcodes
 from editor.errors import TooMuchWorkError
 from editor.hunks.locate import restore_signs
 from editor.match.elision import is_elision, split_pieces
-from editor.match.file_style import adapt_to_file
-from editor.match.ladder import LineIndex, find_places, fold_line
+from editor.match.file_style import find_line_replacements
+from editor.match.ladder import LineIndex, fold_line
 from editor.types import ParsedEdit, Replacement
 
 State = TypeVar("State")
 
-MAX_TRIES = 5_000
-"""Places and orders that are tried for one edit, in addition to one for each change."""
-
-MAX_LINES = 400_000
-"""Lines of changes that are compared at the places that are tried."""
-
-MAX_LOOKS = 300_000
-"""Changes with many places that are checked for where they may be made next."""
-
+MAX_OPTIONS = 50  # places, or changes, that are tried at one point of a search
+MAX_TRIES = 5_000  # places and orders that are tried for one edit, in addition to one for each change
+MAX_LINES = 400_000  # lines of changes that are compared at the places that are tried
+MAX_LOOKS = 300_000  # changes with many places that are checked for where they may be made next
 _MAX_LONGER = 2
 _FEW_PLACES = 20
 _MIN_LIKENESS = 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class SpanEdit:
+    """Lines [start, end) of the original, and the lines that replace them.
+
+    Each line is a pair: the file's own line (None for a new one) and the line as sent (None where `...` leaves it out).
+    `depths` are the indentations that the old lines have in the edit and in the file, in columns.
+    """
+
+    start: int
+    end: int
+    lines: tuple[tuple[str | None, str | None], ...]
+    depths: frozenset[tuple[int, int]] = frozenset({(0, 0)})
+
+    def find_end(self, new: Sequence[str], at: int) -> int | None:
+        """Return the line of the result after the new lines, None if the result has something else there."""
+        end = at + len(self.lines)
+        if end > len(new):
+            return None
+        for (own, sent), line in zip(self.lines, new[at:end], strict=True):
+            if line == own:
+                continue
+            wanted = sent if sent is not None else own
+            assert wanted is not None
+            known = [get_trailing_space(one) for one in (own, sent) if one is not None]
+            if fold_line(line) != fold_line(wanted) or get_trailing_space(line) not in ("", *known):
+                return None
+            if line.strip() and not is_moved_alike(self.depths, measure_indent(wanted), measure_indent(line)):
+                return None
+        return end
+
+
+@dataclass(frozen=True)
+class LocatedChange:
+    """One change with its places: `starts` where all its lines are contiguous, `places` the others."""
+
+    change: Replacement
+    starts: tuple[int, ...]
+    places: tuple[SpanEdit, ...] = ()
+
+    def iter_starts(self, first: int, last: int) -> Iterator[int]:
+        """Yield starts in [first, last]: first the line that the change names, then the last `MAX_OPTIONS` of them."""
+        low, high = bisect_left(self.starts, first), bisect_right(self.starts, last)
+        line = self.change.hint.line
+        at = bisect_left(self.starts, line) if line is not None else high
+        if low <= at < high and self.starts[at] == line:
+            yield self.starts[at]
+        yield from self.starts[max(low, high - MAX_OPTIONS) : high][::-1]
+
+    def build_edit(self, start: int, old: Sequence[str]) -> SpanEdit:
+        """Return the edit of the change at a place of its old lines: the lines that it keeps are the file's own."""
+        before, after = self.change.before, self.change.after
+        stands = old[start : start + len(before)]
+        own = [None if at is None else stands[at] for at in self._source_rows]
+        depths = {
+            (measure_indent(sent), measure_indent(line))
+            for line, sent in zip(stands, before, strict=True)
+            if sent.strip()
+        }
+        return SpanEdit(start, start + len(before), tuple(zip(own, after, strict=True)), frozenset(depths or {(0, 0)}))
+
+    @cached_property
+    def _source_rows(self) -> list[int | None]:
+        kept: list[int | None] = [None] * len(self.change.after)
+        for op in line_opcodes(self.change.before, self.change.after):
+            if op.equal:
+                kept[op.b_start : op.b_end] = range(op.a_start, op.a_end)
+        return kept
 
 
 class ReplacementSearch:
@@ -90,7 +155,11 @@ class ReplacementSearch:
             self.left -= 1
             old, new, waiting = state
             same = self._count_equal(old, new)
-            if old + same == len(self.old) and new + same == len(self.new) and self._is_each_applied(waiting):
+            if (
+                old + same == len(self.old)
+                and new + same == len(self.new)
+                and all(map(self._is_applied, _iter_numbers(waiting)))
+            ):
                 return True
             options: list[tuple[int, int, int]] = []
             for number, place in self._find_next_places(old, new, same, waiting):
@@ -109,7 +178,7 @@ class ReplacementSearch:
         if self.edit.ordered:
             numbers = self._list_next_changes(waiting)
         else:
-            numbers = [*self._rare.list_numbers(old, last), *self._list_common(old, last)]
+            numbers = [*self._list_rare(old, last), *self._list_common(old, last)]
         for number in numbers:
             if not waiting >> number & 1:
                 continue
@@ -126,21 +195,11 @@ class ReplacementSearch:
     def _list_next_changes(self, waiting: int) -> list[int]:
         """Return the first waiting change, and the ones after it as long as those before are already in the file."""
         numbers: list[int] = []
-        while waiting:
-            number = (waiting & -waiting).bit_length() - 1
+        for number in _iter_numbers(waiting):
             numbers.append(number)
-            waiting &= waiting - 1
             if not self._is_applied(number):
                 break
         return numbers
-
-    def _is_each_applied(self, waiting: int) -> bool:
-        while waiting:
-            number = (waiting & -waiting).bit_length() - 1
-            if not self._is_applied(number):
-                return False
-            waiting &= waiting - 1
-        return True
 
     def _count_equal(self, old: int, new: int) -> int:
         """Return how many lines of both texts are equal from these on."""
@@ -168,16 +227,20 @@ class ReplacementSearch:
         return [self._find(change) for change in self.changes]
 
     @cached_property
-    def _rare(self) -> StartIndex:
-        """The changes with few places, by their places."""
-        return StartIndex(
-            [
-                (start, number)
-                for number, found in enumerate(self._found)
-                if number not in self._common
-                for start in (*found.starts, *(place.start for place in found.places))
-            ]
+    def _rare(self) -> list[tuple[int, int]]:
+        """The places of the changes that have few, in order, each with the number of its change."""
+        common = set(self._common)
+        return sorted(
+            (start, number)
+            for number, found in enumerate(self._found)
+            if number not in common
+            for start in (*found.starts, *(place.start for place in found.places))
         )
+
+    def _list_rare(self, first: int, last: int) -> list[int]:
+        """Return the changes with few places that may begin in [first, last], the last of them first."""
+        low, high = bisect_left(self._rare, (first, -1)), bisect_left(self._rare, (last + 1, -1))
+        return list(dict.fromkeys(number for _, number in reversed(self._rare[max(low, high - MAX_OPTIONS) : high])))
 
     @cached_property
     def _common(self) -> list[int]:
@@ -270,6 +333,8 @@ class ReplacementSearch:
         old_pieces, new_pieces = split_pieces(change.before), split_pieces(change.after)
         if len(old_pieces) != len(new_pieces):
             return
+        # The lines that `...` leaves out may move as far as the `...` of both sides differ.
+        elided = [[measure_indent(line) for line in side if is_elision(line)] for side in (change.before, change.after)]
         solid = [at for at, piece in enumerate(old_pieces) if piece]
         starts_of = [
             self.index.key_by(fold_line).find_starts([fold_line(line) for line in old_pieces[at]])[:20] for at in solid
@@ -290,7 +355,7 @@ class ReplacementSearch:
                 depths |= part.depths
                 if row + 1 < len(solid):
                     lines += ((line, None) for line in self.old[ends[row] : starts[row + 1]])
-                    depths |= _find_elision_depths(change)
+                    depths.update(zip(*elided, strict=False))
             yield SpanEdit(starts[0], ends[-1], tuple(lines), frozenset(depths))
 
     def _guess_places(self, change: Replacement, old: int, new: int, same: int) -> Iterator[SpanEdit]:
@@ -330,6 +395,13 @@ class ReplacementSearch:
         yield from made[:50]
 
 
+def _iter_numbers(waiting: int) -> Iterator[int]:
+    """Yield the numbers of the bits that are set, lowest first."""
+    while waiting:
+        yield (waiting & -waiting).bit_length() - 1
+        waiting &= waiting - 1
+
+
 def can_reach(
     start: State, num_steps: int, is_goal: Callable[[State], bool], list_next: Callable[[State, int], Iterator[State]]
 ) -> bool:
@@ -342,14 +414,11 @@ def can_reach(
         state, number, others = waiting.pop()
         if number == num_steps and is_goal(state):
             return True
-        for other in others:
+        if (other := next(others, None)) is not None:
             waiting.append((other, number, others))
-            break
-        if number < num_steps:
-            following = list_next(state, number)
-            for first in following:
-                waiting.append((first, number + 1, following))
-                break
+        following = list_next(state, number) if number < num_steps else iter(())
+        if (first := next(following, None)) is not None:
+            waiting.append((first, number + 1, following))
     return False
 
 
@@ -377,20 +446,3 @@ def _list_variants(change: Replacement, *, is_hunk: bool) -> Iterator[Replacemen
 def _count_blank_ends(lines: Sequence[str]) -> tuple[int, int]:
     solid = [at for at, line in enumerate(lines) if line.strip()]
     return (solid[0], len(lines) - 1 - solid[-1]) if solid else (-1, -1)
-
-
-def _find_elision_depths(change: Replacement) -> set[tuple[int, int]]:
-    """Return how far the lines that `...` leaves out may move: as far as the `...` of both sides differ."""
-    before = [measure_indent(line) for line in change.before if is_elision(line)]
-    after = [measure_indent(line) for line in change.after if is_elision(line)]
-    return set(zip(before, after, strict=False))
-
-
-def find_line_replacements(index: LineIndex, change: Replacement) -> Iterator[list[str]]:
-    """Yield the lines of a text with a change made at each place that the ladder finds for it."""
-    lines, places = list(index.lines), find_places(index, change.before)
-    for start, shift in zip(places.starts, places.shifts, strict=True) if places else ():
-        end = start + len(change.before)
-        adapted = adapt_to_file(change, lines[start:end], shift, places.rung) if places else None
-        if adapted is not None:
-            yield [*lines[:start], *adapted.lines, *lines[end:]]

@@ -13,7 +13,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import get_args
 
 from editor.errors import format_span
 from editor.hunks.locate import (
@@ -29,6 +28,7 @@ from editor.match.ladder import Places
 from editor.match.near_miss import describe_nearest
 from editor.splices import Open, Option, Resolution, Splice, apply_splices, build_ops, combine_candidates
 from editor.types import (
+    RUNGS,
     AlreadyApplied,
     Candidate,
     Merged,
@@ -203,9 +203,6 @@ def _drop_missing(options: Iterable[Option | None]) -> tuple[Option, ...]:
     return tuple(option for option in options if option is not None)
 
 
-_RUNGS: tuple[Rung, ...] = get_args(Rung)
-
-
 def merge_hunks(original: str, edit: ParsedEdit, language: str | None = None, *, compat: bool = False) -> MergeOutcome:
     r"""Return the merged text of a text with "\n" lines, or why there is none.
 
@@ -274,7 +271,7 @@ def _merge_splices(
     if text == target.original:
         return AlreadyApplied("Every hunk's new lines already stand in the file.")
     rungs = {splice.rung for splice in splices if not splice.done} or {"exact"}
-    return Merged(text, max(rungs, key=_RUNGS.index), ops=build_ops(splices, len(target.lines)))
+    return Merged(text, max(rungs, key=RUNGS.index), ops=build_ops(splices, len(target.lines)))
 
 
 def _list_candidates(target: Target, resolutions: Sequence[Resolution]) -> tuple[Candidate, ...]:
@@ -302,7 +299,6 @@ _CODEX_KEYS: tuple[tuple[Rung, Callable[[str], str]], ...] = (
     ("reindent", str.strip),
     ("folded", lambda line: line.strip().translate(_CODEX_ASCII)),
 )
-_CODEX_RUNGS = [rung for rung, _ in _CODEX_KEYS]
 
 
 def merge_as_codex(original: str, changes: Sequence[Replacement]) -> Merged | Unresolved:
@@ -342,7 +338,7 @@ def merge_as_codex(original: str, changes: Sequence[Replacement]) -> Merged | Un
         splices.append((found[0], len(before), after))
         rungs.add(found[1])
         at = found[0] + len(before)
-    return Merged(_write_as_codex(lines, splices), max(rungs, key=_CODEX_RUNGS.index))
+    return Merged(_write_as_codex(lines, splices), max(rungs, key=RUNGS.index))
 
 
 def _seek_as_codex(lines: Sequence[str], wanted: Sequence[str], start: int, *, at_end: bool) -> tuple[int, Rung] | None:

@@ -18,7 +18,7 @@ from itertools import pairwise, takewhile
 from editor.diff import line_opcodes
 from editor.errors import TooMuchWorkError
 from editor.hunks.slots import Scopes, Slot, Target, build_slot, count_common
-from editor.match.already_applied import MIN_EVIDENCE, AppliedChange, find_applied, find_applied_at
+from editor.match.already_applied import MIN_EVIDENCE, AppliedChange, find_applied, find_applied_at, has_new_words
 from editor.match.ladder import Places, Shift, find_runs, get_indent, identity
 from editor.types import Replacement
 
@@ -298,7 +298,7 @@ def _find_slot(target: Target, number: int, change: Replacement, grown: int) -> 
     if not done.doubt:
         return _build_done_slot(number, change, done)
     told = done.message.replace("The REPLACE lines", "The new lines").replace("SEARCH", "the old lines")
-    return replace(build_slot(number, change, places), told=told, is_twin=is_strict or _adds_words(change))
+    return replace(build_slot(number, change, places), told=told, is_twin=is_strict or has_new_words(change))
 
 
 def _build_done_slot(number: int, change: Replacement, done: AppliedChange) -> Slot:
@@ -310,10 +310,6 @@ def _find_slot_without_words(target: Target, number: int, change: Replacement, p
     """Return a hunk that quotes no words of the file."""
     done = None if places.starts else find_new_lines(target, change, grown)
     return build_slot(number, change, done or places, done=done is not None)
-
-
-def _adds_words(change: Replacement) -> bool:
-    return any(line not in change.before and any(map(str.isalnum, line)) for line in change.after)
 
 
 def _find_insertion_place(target: Target, change: Replacement) -> Places:

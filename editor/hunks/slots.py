@@ -14,7 +14,7 @@ from itertools import islice, pairwise, takewhile
 from typing import Literal
 
 from editor.match.file_style import adapt_to_file, find_literal_lines
-from editor.match.ladder import IndentMapping, LineIndex, Places, find_places, get_indent, strip_blanks
+from editor.match.ladder import IndentMapping, LineIndex, Places, find_places, measure_width, strip_blanks
 from editor.splices import Splice
 from editor.types import Replacement, Rung, Unresolved
 
@@ -109,7 +109,6 @@ def count_common(a: Sequence[str], b: Sequence[str]) -> int:
     return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-_TAB = 4
 _PARAMETERS = re.compile(r"(?P<head>[^()]*\w\()\s*(?:\.{3}|…)?\s*\)\W*")
 # Such lines stand at the indentation of the scope line without ending what it opens.
 _CONTINUES = re.compile(r"[{})\]#/*;,]")
@@ -191,22 +190,18 @@ class Scopes:
 
     def _find_end(self, at: int) -> int:
         lines = self._index.lines
-        width = _measure_width(lines[at])
+        width = measure_width(lines[at])
         opened = False
         for below in range(at + 1, len(lines)):
             text = lines[below].strip()
             if not text or below in self._literal_lines:
                 continue
-            deeper = _measure_width(lines[below]) - width
+            deeper = measure_width(lines[below]) - width
             if deeper > 0:
                 opened = True
             elif deeper < 0 or not _CONTINUES.match(text):
                 return below if opened else len(lines)
         return len(lines)
-
-
-def _measure_width(line: str) -> int:
-    return len(get_indent(line).expandtabs(_TAB))
 
 
 class Target:

@@ -25,8 +25,8 @@ from functools import lru_cache
 from rapidfuzz import fuzz, process
 
 from editor.errors import format_span
-from editor.match.ladder import LineIndex, find_runs, get_indent, rstrip_blanks
-from editor.snippets import COMMENT, measure_width, strip_strings
+from editor.match.ladder import LineIndex, find_runs, get_indent, measure_width, rstrip_blanks
+from editor.snippets import COMMENT, strip_strings
 from editor.types import ReasonCode
 
 _CLOSERS = {")": "(", "]": "[", "}": "{"}

@@ -44,7 +44,7 @@ from editor.lazy.doubts import (
     refuse_same_neighbours,
     refuse_twin,
 )
-from editor.match.ladder import LineIndex, find_places, find_runs, get_indent, rstrip_blanks
+from editor.match.ladder import LineIndex, find_places, find_runs, get_indent, rstrip_blanks, strip_blank_lines
 from editor.placeholders import holds_placeholder, is_placeholder
 from editor.snippets import Unit, build_units, flatten_sketch, survey_snippet
 from editor.syntax import Survey, survey
@@ -400,8 +400,8 @@ def _merge_whole(lines: list[str], block: tuple[str, ...]) -> list[str]:
     """Merge a snippet without placeholders; raise `DoubtError` unless it holds all lines of the file."""
     if not any(line.strip() for line in lines):
         return list(block)
-    trimmed = list(_strip_blank_lines(block))
-    body = list(_strip_blank_lines(lines))
+    trimmed = list(strip_blank_lines(block))
+    body = list(strip_blank_lines(lines))
     merged = keep_hidden_lines(body, trimmed)
     if merged is None or not any(can_anchor(line) for line in body):
         raise DoubtError("open_intent", "The snippet has no placeholder: it may be the whole file, or a part of it.", 2)
@@ -413,7 +413,7 @@ def _build_blocks(sketch: Sketch) -> list[Block]:
     last = len(sketch.blocks) - 1
     blocks: list[Block] = []
     for number, literal in enumerate(sketch.blocks):
-        lines = _strip_blank_lines(literal)
+        lines = strip_blank_lines(literal)
         open_above = number > 0 or sketch.opens_elided
         open_below = number < last or sketch.closes_elided
         above = next(at for at, line in enumerate(literal) if line.strip())
@@ -424,8 +424,3 @@ def _build_blocks(sketch: Sketch) -> list[Block]:
 
 def _is_solid(lines: Sequence[str], at: int) -> bool:
     return 0 <= at < len(lines) and bool(lines[at].strip())
-
-
-def _strip_blank_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    solid = [at for at, line in enumerate(lines) if line.strip()]
-    return tuple(lines[solid[0] : solid[-1] + 1]) if solid else ()

@@ -203,6 +203,11 @@ def is_held(change: Replacement) -> bool:
     )
 
 
+def has_new_words(change: Replacement) -> bool:
+    """Return whether a new line with words is none of the old lines."""
+    return any(line not in change.before and any(map(str.isalnum, line)) for line in change.after)
+
+
 def _list_solid(lines: Sequence[str]) -> list[str]:
     return [line for line in lines if line.strip()]
 

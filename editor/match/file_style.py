@@ -6,7 +6,7 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from editor.diff import LineOp, count_common_ends, line_opcodes
@@ -16,9 +16,11 @@ from editor.match.ladder import (
     IndentMapping,
     LineIndex,
     Retab,
+    find_places,
     find_runs,
     fold,
     get_indent,
+    measure_width,
     rstrip_blanks,
     strip_blanks,
 )
@@ -173,9 +175,9 @@ def _find_doubt_of_move(
         and not (len(new) <= 1 and (held or _is_stripped(old[0], change.after)))
     ):
         return "for the indentation, and a single line at another depth may be another line"
-    lowest = min((_measure_indent(line) for line in old), default=0)
+    lowest = min((measure_width(line) for line in old), default=0)
     inside = find_literal_lines(change.after) if new else frozenset[int]()
-    if any(at in inside or _measure_indent(change.after[at]) < lowest for at in new):
+    if any(at in inside or measure_width(change.after[at]) < lowest for at in new):
         return "for the indentation, and the new lines hold text of a literal, or lines outside of the block"
     if not keeps_depth and _has_file_depth(change, found, new):
         return "for the indentation, and some new lines have the file's indentation already"
@@ -189,7 +191,7 @@ def _is_stripped(old: str, after: Sequence[str]) -> bool:
 
 def _fits_unit_of_4(shift: Retab, old: Sequence[str]) -> bool:
     """Return whether two spaces were taken for a tab although four may be one, as all lines have one depth."""
-    widths = {_measure_indent(line) for line in old}
+    widths = {measure_width(line) for line in old}
     return shift.unit == 2 and shift.to_tabs and len(widths) == 1 and min(widths) % 4 == 0 < min(widths)
 
 
@@ -200,15 +202,11 @@ def _has_file_depth(change: Replacement, found: Sequence[str], new: Sequence[int
     for at in new:
         above = next((line for line in reversed(change.after[:at]) if line.strip()), "")
         own = get_indent(change.after[at])
-        opens = _measure_indent(own) > _measure_indent(above) and above.rstrip().endswith(_OPENERS)
+        opens = measure_width(own) > measure_width(above) and above.rstrip().endswith(_OPENERS)
         if own in there and own not in fine and not opens:
             return True
         fine.add(own)
     return False
-
-
-def _measure_indent(line: str) -> int:
-    return len(get_indent(line).expandtabs(4))
 
 
 def keep_file_spacing(have: Sequence[str], lines: Sequence[str]) -> list[str]:
@@ -372,3 +370,13 @@ def _list_offsets(tokens: Sequence[str]) -> list[int]:
     for token in tokens:
         offsets.append(offsets[-1] + len(token))
     return offsets
+
+
+def find_line_replacements(index: LineIndex, change: Replacement) -> Iterator[list[str]]:
+    """Yield the lines of a text with a change made at each place that the ladder finds for it."""
+    lines, places = list(index.lines), find_places(index, change.before)
+    for start, shift in zip(places.starts, places.shifts, strict=True) if places else ():
+        end = start + len(change.before)
+        adapted = adapt_to_file(change, lines[start:end], shift, places.rung) if places else None
+        if adapted is not None:
+            yield [*lines[:start], *adapted.lines, *lines[end:]]

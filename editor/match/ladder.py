@@ -274,6 +274,17 @@ def get_indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip(" \t"))]
 
 
+def measure_width(line: str) -> int:
+    """Return the columns of a line's indentation, a tab as four."""
+    return len(get_indent(line).expandtabs(4))
+
+
+def strip_blank_lines(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return lines without the blank ones at both ends."""
+    solid = [at for at, line in enumerate(lines) if line.strip()]
+    return tuple(lines[solid[0] : solid[-1] + 1]) if solid else ()
+
+
 def _find_shift(pairs: Sequence[tuple[str, str]]) -> Shift | None:
     """Return the shift of all pairs (indentation of the file, of the edit)."""
     have, had = pairs[0]

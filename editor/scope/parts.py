@@ -22,7 +22,7 @@ from rapidfuzz import fuzz
 
 from editor.lazy.doubts import find_line_key
 from editor.match.file_style import keep_file_spacing
-from editor.match.ladder import LineIndex, find_places, rstrip_blanks
+from editor.match.ladder import LineIndex, find_places, rstrip_blanks, strip_blank_lines
 from editor.match.near_miss import find_nearest
 from editor.required_lines import iter_solid_lines
 from editor.scope import Span
@@ -327,18 +327,13 @@ def _keep_tied(found: Sequence[BlockMatch]) -> list[BlockMatch]:
 
 def _build_block_part(telling: LineWeights, index: LineIndex, block: Sequence[str], named: Sequence[Span]) -> Part:
     wanted = [line for line in block if line.strip()]
-    stands = find_places(index, _strip_blank_lines(block)) if wanted else None
+    stands = find_places(index, strip_blank_lines(block)) if wanted else None
     if stands is not None:
-        places = tuple((start, start + len(_strip_blank_lines(block))) for start in stands.starts)
+        places = tuple((start, start + len(strip_blank_lines(block))) for start in stands.starts)
         return Part(_collect_lines(block), places, is_context=True)
     found = _keep_tied(find_matches(telling, block))
     is_sure = bool(found) and found[0].trust >= MIN_TRUST
     return Part(_collect_lines(block), (*((place.start, place.end) for place in found), *named), is_sure=is_sure)
-
-
-def _strip_blank_lines(block: Sequence[str]) -> Sequence[str]:
-    solid_at = [at for at, line in enumerate(block) if line.strip()]
-    return block[solid_at[0] : solid_at[-1] + 1]
 
 
 def _find_definitions(lines: list[str], sketch: Sketch, language: str | None) -> list[list[Span]]:

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import get_args
 
 from editor.diff import LineOp
 from editor.errors import TooMuchWorkError, format_span
@@ -33,12 +32,11 @@ from editor.splices import (
     build_ops,
     combine_candidates,
 )
-from editor.types import AlreadyApplied, Candidate, Merged, MergeOutcome, Replacement, Rung, Sketch, Unresolved
+from editor.types import RUNGS, AlreadyApplied, Candidate, Merged, MergeOutcome, Replacement, Rung, Sketch, Unresolved
 
 MAX_LINES_READ = 30_000_000
 """The lines that are read again for each of the blocks that are applied one after the other."""
 
-_RUNGS: tuple[Rung, ...] = get_args(Rung)
 # So many blocks of one edit that are not found are explained; a model mends them one by one anyway.
 _MAX_EXPLAINED = 3
 
@@ -72,7 +70,7 @@ def build_outcome(
     """Return a merge by these rungs; the loosest of them is its rung."""
     if not rungs or list(merged) == list(lines):
         return AlreadyApplied("Every block's REPLACE lines already stand in the file.")
-    return Merged("".join(line + "\n" for line in merged), max(rungs, key=_RUNGS.index), ops=ops)
+    return Merged("".join(line + "\n" for line in merged), max(rungs, key=RUNGS.index), ops=ops)
 
 
 def _refuse_half_done(lines: Sequence[str], splices: Sequence[Splice]) -> Unresolved | None:
@@ -285,9 +283,6 @@ def merge_whole(lines: Sequence[str], sketch: Sketch) -> MergeOutcome:
     return Merged("".join(line + "\n" for line in block), "exact")
 
 
-_RUNGS_AT_PLACE: tuple[Rung, ...] = ("exact", "trailing_space", "reindent", "folded")
-
-
 def merge_ranges(lines: list[str], changes: Sequence[Replacement]) -> MergeOutcome:
     """Return the merged text, every line with an ending, or why there is none."""
     if _is_already_applied(lines, changes):
@@ -307,7 +302,7 @@ def merge_ranges(lines: list[str], changes: Sequence[Replacement]) -> MergeOutco
         )
     if merged == lines:
         return AlreadyApplied("The new lines are the old lines.")
-    rung = max((splice.rung for splice in splices), key=_RUNGS_AT_PLACE.index)
+    rung = max((splice.rung for splice in splices), key=RUNGS.index)
     return Merged("".join(line + "\n" for line in merged), rung, ops=build_ops(splices, len(lines)))
 
 

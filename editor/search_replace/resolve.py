@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from editor.errors import format_span
 from editor.match import near_miss
-from editor.match.already_applied import AppliedChange, find_applied, find_applied_at, is_evidence
+from editor.match.already_applied import AppliedChange, find_applied, find_applied_at, has_new_words, is_evidence
 from editor.match.elision import has_elision, is_elision, resolve_elided
 from editor.match.file_style import AdaptedLines, adapt_to_file, indent_first_line, is_already_there
 from editor.match.ladder import BLANKS, LineIndex, Places, find_places, identity
@@ -63,7 +63,7 @@ def resolve(index: LineIndex, change: Replacement, grown: int = 0) -> Resolution
     if stands is not None and not stands.doubt:
         return _build_done_splice(index, stands)
     found = _resolve_loosely(index, change, places)
-    if stands is None or stands.rung not in _STRICT or not (found is None or _has_new_words(change)):
+    if stands is None or stands.rung not in _STRICT or not (found is None or has_new_words(change)):
         return found or Open(Unresolved("not_found", _NOT_FOUND + ("" if stands is None else stands.message)))
     return _refuse_twin(found, stands) if isinstance(found, Splice) else _add_hint(found, stands)
 
@@ -134,11 +134,6 @@ def _find_new_lines(index: LineIndex, change: Replacement, expected: Collection[
     new = [line for line in change.after if line not in change.before and any(map(str.isalnum, line))]
     elided = resolve_elided(index, after) if new and is_evidence("", "".join(change.after)) else None
     return AppliedChange(elided.start, elided.end, "elided") if isinstance(elided, Splice) else None
-
-
-def _has_new_words(change: Replacement) -> bool:
-    """Tell whether REPLACE has a line with words that SEARCH has not."""
-    return any(line not in change.before and any(map(str.isalnum, line)) for line in change.after)
 
 
 def _build_done_splice(index: LineIndex, stands: AppliedChange) -> Splice:

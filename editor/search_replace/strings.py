@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
 
 from editor.diff import LineOp, ops_of_changes
 from editor.errors import TooMuchWorkError
@@ -18,6 +17,7 @@ from editor.match.ladder import LineIndex
 from editor.search_replace.resolve import explain_miss, find_leaked_placeholders, refuse_leak, resolve
 from editor.splices import MAX_CANDIDATES, Open, apply_splices, build_ops, combine_candidates
 from editor.types import (
+    RUNGS,
     AlreadyApplied,
     Candidate,
     Merged,
@@ -29,7 +29,6 @@ from editor.types import (
     Unresolved,
 )
 
-_RUNGS: tuple[Rung, ...] = get_args(Rung)
 _MAX_SHOWN_PLACES = 20
 _NO_CHANGE = "The new text is the old text, or already stands in the file."
 
@@ -95,7 +94,7 @@ def merge_substitutions(text: str, changes: Substitutions, language: str | None 
         before = _substitute(text, changes.items[number - 1], index)
         if isinstance(before, _Step) and before.rung is None:
             return _refuse_unproven(number, len(changes.items), current)
-    return Merged(current, max(rungs, key=_RUNGS.index), ops=ops)
+    return Merged(current, max(rungs, key=RUNGS.index), ops=ops)
 
 
 def _is_undoing(item: Substitution, earlier: Sequence[Substitution]) -> bool:
@@ -247,7 +246,7 @@ def _refuse_ambiguous(text: str, item: Substitution, places: Sequence[int]) -> U
 
 def _substitute_lines(text: str, item: Substitution, index_of: _LastIndex) -> _Step | Unresolved:
     """Look for an old text that stands nowhere: whether it is replaced already, then as whole lines."""
-    change = _split_lines(item)
+    change = item.to_replacement()
     final_newline = text.endswith("\n") or not text
     index = index_of.get(text)
     lines = index.lines
@@ -318,14 +317,6 @@ def _is_cut_off(old: str, new: str) -> bool:
     tail = next((at for at in range(size - head) if old[-1 - at] != new[-1 - at]), size - head)
     kept = new[:head], new[len(new) - tail :]
     return head + tail == len(new) and not all(any(map(str.isalnum, part)) for part in kept)
-
-
-def _split_lines(item: Substitution) -> Replacement:
-    """Return the lines of a substitution; a newline that ends both texts, or all that is taken away, ends a line."""
-    old, new = item.old, item.new
-    if old.endswith("\n") and (new.endswith("\n") or not new):
-        return Replacement(tuple(old[:-1].split("\n")), tuple(new[:-1].split("\n")) if new else ())
-    return Replacement(tuple(old.split("\n")), tuple(new.split("\n")))
 
 
 def _reword_refusal(found: Open, lines: Sequence[str], final_newline: bool) -> Unresolved:

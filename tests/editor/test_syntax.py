@@ -12,7 +12,7 @@ from editor import syntax
 from editor.definitions import Symbol
 from editor.execution import clear_caches
 from editor.grammars import GRAMMARS, find_language
-from editor.syntax import MAX_BYTES, count_errors, list_nodes, list_symbols, survey
+from editor.syntax import MAX_BYTES, count_errors, list_nodes, survey
 from tests.memory import bytes_kept
 from tests.repo_cache.sources import SUFFIXES, edited, source
 
@@ -56,9 +56,9 @@ def only(text: str, language: str) -> Symbol:
 @pytest.mark.parametrize(("path", "source"), SOURCES.items())
 def test_definitions_are_named_with_their_scopes(path: str, source: tuple[str, str]) -> None:
     text, names = source
-    found = list_symbols(text, find_language(path))
+    found = survey(text, find_language(path))
     assert found is not None
-    assert [name.replace(" ", "_") for name in found] == names.split()
+    assert [symbol.name.replace(" ", "_") for symbol in found.symbols] == names.split()
     assert count_errors(text, find_language(path)) == 0
 
 
@@ -145,7 +145,7 @@ def test_well_known_names_have_a_language() -> None:
 
 
 def test_unknown_languages_and_huge_texts_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list_symbols("a", None) is None
+    assert survey("a", None) is None
     assert count_errors("a", "cobol") is None
     monkeypatch.setattr(syntax, "MAX_BYTES", 10)
     assert survey("x = 1\n" * 10, "python") is None
