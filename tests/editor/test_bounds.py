@@ -1,6 +1,7 @@
-"""Bounds: no input takes time by the square of its length, none crashes, and what is too much is refused by name.
+"""Bounds of work, cancellation, and the cache of results.
 
-How long the inputs of `benchmarks/slow_inputs` take, a benchmark tells; here they are small, and only have to end.
+No input takes time by the square of its length, none crashes, and what is too much is refused by name. A merge can be
+stopped at any check. A cached result is found only by the owner for whom it was computed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.errors import HunkError, ModelUnavailable
+from agent_runtime.types import ApplyRequest, PatchRequest
 from benchmarks.slow_inputs import SlowInput, make_slow_inputs
 from editor import codec
 from editor.attribution import attribute_changes, block_rules
@@ -23,6 +27,7 @@ from editor.attribution.texts import SearchTexts
 from editor.checks import _find_shown_seams, _TextSet
 from editor.diff import MAX_MATRIX_BITS, line_opcodes
 from editor.errors import EditorError, EditSyntaxError
+from editor.execution import cache_results, check_stopped, clear_caches, is_stopped, stop_when, use_cache_of
 from editor.formats import parse
 from editor.formats.markup import find_stray
 from editor.grammars import find_language
@@ -31,7 +36,7 @@ from editor.match import ladder
 from editor.match.ladder import KeyedLines, LineIndex, find_runs
 from editor.merge import merge
 from editor.snippets import strip_strings
-from editor.syntax import survey
+from editor.syntax import count_errors, survey
 from editor.types import FormatName, Hint, Merged, MergeOutcome, ParsedEdit, Replacement, Sketch, Unresolved
 from editor.verify import verify
 
@@ -290,3 +295,141 @@ def test_lines_at_the_same_place_are_paired_where_nothing_else_tells() -> None:
 def test_rows_of_quotes_are_not_parsed() -> None:
     assert survey('"' * 20_000, "javascript") is None
     assert survey('x = "' + "a" * 20_000 + '"', "javascript") is not None
+
+
+PYTHON = "".join(f"def f{n}(x):\n    y = x + {n}\n    return y\n\n\n" for n in range(60))
+HUNK = "@@ -11,3 +11,3 @@\n def f2(x):\n-    y = x + 2\n+    y = x - 2\n     return y\n"
+EDITS = {
+    "search": "<<<<<<< SEARCH\n    y = x + 2\n=======\n    y = x - 2\n>>>>>>> REPLACE\n",
+    "search that misses": "<<<<<<< SEARCH\n    y = q + 2\n=======\n    y = x - 2\n>>>>>>> REPLACE\n",
+    "pairs": json.dumps([{"old_string": f"x + {n}\n", "new_string": f"x - {n}\n"} for n in range(5)]),
+    "lines": json.dumps([{"start_line": 2, "end_line": 2, "old": "    y = x + 0", "new": "    y = 0"}]),
+    "udiff": f"--- a.py\n+++ a.py\n{HUNK}",
+    "v4a": "*** Begin Patch\n*** Update File: a.py\n@@ def f2(x):\n-    y = x + 2\n+    y = x - 2\n*** End Patch\n",
+    "lazy": "# ... existing code ...\n\n\ndef f2(x):\n    y = x - 2\n    return y\n\n\n# ... existing code ...\n",
+    "whole": PYTHON.replace("x + 7", "x - 7"),
+}
+
+
+class StoppedError(Exception):
+    """What the work is to end with."""
+
+
+class Stopping:
+    """Lets work go on for so many looks."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+        self.num_looks = 0
+
+    def __call__(self) -> Exception | None:
+        self.num_looks += 1
+        self.left -= 1
+        return StoppedError() if self.left < 0 else None
+
+
+def no_model() -> None:
+    raise ModelUnavailable("there is none")
+
+
+def applied(edit: str) -> str:
+    """What becomes of an edit, taken as one of a file and as one of the files that it names."""
+    applier = Applier(no_model)  # type: ignore[arg-type]
+    clear_caches()
+    told = []
+    for work in (
+        lambda: applier.apply(ApplyRequest(PYTHON.encode(), edit, "a.py", mode="deterministic")),
+        lambda: applier.apply_patch(PatchRequest(edit, mode="deterministic"), {"a.py": PYTHON.encode()}.get),
+    ):
+        try:
+            told.append(repr(work().files))
+        except HunkError as fault:
+            told.append(repr((fault, getattr(fault, "reasons", ()))))
+    return "\n".join(told)
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_ends_at_the_look_at_which_it_is_told_to_and_else_comes_to_the_same(name: str) -> None:
+    alone, watched = applied(EDITS[name]), Stopping(after=1 << 30)
+    with stop_when(watched):
+        assert applied(EDITS[name]) == alone
+    assert watched.num_looks >= 8, "it hardly looks"
+    for after in {0, 1, 2, watched.num_looks // 2, watched.num_looks - 1}:
+        with pytest.raises(StoppedError), stop_when(stopping := Stopping(after)):
+            applied(EDITS[name])
+        assert stopping.num_looks <= after + 2, "it went on, but for the parser, which is told to end and then raises"
+    assert applied(EDITS[name]) == alone, "what was broken off left nothing behind"
+
+
+def test_the_parser_ends_in_the_middle_of_a_text() -> None:
+    """Tags that are never closed took it 18 s, in one call."""
+    text = "<div>" * 20_000
+    with stop_when(whole := Stopping(1 << 30)):
+        count_errors(text, "html")
+    assert whole.num_looks > 20
+    clear_caches()
+    with pytest.raises(StoppedError), stop_when(cut := Stopping(10)):
+        count_errors(text, "html")
+    assert cut.num_looks == 12
+
+
+def test_where_nobody_waits_nothing_ends() -> None:
+    check_stopped()
+    assert not is_stopped()
+    with stop_when(lambda: StoppedError()):
+        assert is_stopped()
+        with stop_when(lambda: None):
+            check_stopped()
+        with pytest.raises(StoppedError):
+            check_stopped()
+    check_stopped()
+
+
+EDIT = "# ... existing code ...\ndef g2(x):\n    y = x - 2\n# ... existing code ...\n"
+PATCH = "*** Begin Patch\n*** Update File: a.py\n@@ def f2(x):\n-    y = x + 2\n+    y = x - 2\n*** End Patch\n"
+
+
+def num_looks(kind: str, salt: str) -> int:
+    """How much work an edit is: how often it looks whether it is still waited for."""
+    applier = Applier(no_model)  # type: ignore[arg-type]
+    options = {"mode": "deterministic", "salt": salt}
+    request = ApplyRequest(PYTHON.encode(), EDIT, "a.py", **options)  # type: ignore[arg-type]
+    patch = PatchRequest(PATCH, **options)  # type: ignore[arg-type]
+    count = 0
+
+    def verdict() -> None:
+        nonlocal count
+        count += 1
+
+    with stop_when(verdict):
+        try:
+            if kind == "apply":
+                applier.apply(request)
+            elif kind == "apply_each":
+                applier.apply_each([request])
+            else:
+                applier.apply_patch(patch, {"a.py": PYTHON.encode()}.get)
+        except HunkError:
+            pass
+    return count
+
+
+@pytest.mark.parametrize("kind", ["apply", "apply_each", "apply_patch"])
+def test_what_one_tenant_sent_makes_nothing_faster_for_another(kind: str) -> None:
+    clear_caches()
+    first, again, of_another = num_looks(kind, "ann"), num_looks(kind, "ann"), num_looks(kind, "bob")
+    assert again < first
+    assert of_another == first
+
+
+def test_a_result_is_found_by_its_owner_until_it_is_forgotten() -> None:
+    calls = []
+    double = cache_results(2)(lambda number: calls.append(number) or 2 * number)
+    for owner in ("ann", "ann", "bob", "ann"):
+        with use_cache_of(owner):
+            assert double(4) == 8
+    assert calls == [4, 4]
+    clear_caches()
+    with use_cache_of("ann"):
+        assert double(4) == 8
+    assert calls == [4, 4, 4]

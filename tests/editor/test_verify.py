@@ -1,6 +1,11 @@
-"""The checks: each holds on a right result, and fails on the damage that it is there for."""
+"""The checks: each holds on a right result, and fails on the damage that it is there for.
+
+So does the check for new comments that may stand for lines which an explicit edit removes.
+"""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 
@@ -8,7 +13,18 @@ from editor.diff import render_unified_diff
 from editor.formats import parse
 from editor.grammars import find_language
 from editor.merge import merge
-from editor.types import Check, Hint, Merged, ParsedEdit, Replacement, Sketch, Substitution, Substitutions
+from editor.types import (
+    Check,
+    FormatName,
+    Hint,
+    Merged,
+    ParsedEdit,
+    Replacement,
+    Sketch,
+    Substitution,
+    Substitutions,
+    Unresolved,
+)
 from editor.verify import DAMAGE, is_accepted, verify
 from tests.editor.recorded import rows
 
@@ -347,3 +363,81 @@ def test_a_large_file_is_not_parsed_for_an_edit_to_the_letter_and_the_checks_dec
     assert [(check.name, check.ok) for check in fast] == [(check.name, check.ok) for check in slow]
     is_parsed = "not applicable" not in {check.name: check.detail for check in fast}["parse_errors"]
     assert is_parsed == (made == "with another change")
+
+
+BODY = ["    a()", "    b()", "    c()"]
+WITH_BODY = "\n".join(["def f():", *BODY, "    return 1", ""])
+STAND_INS = (
+    "# existing logic",
+    "# (same as before)",
+    "# unchanged",
+    "# as above",
+    "# ... and so on",
+    "# keep the rest as is",
+    "# previous code",
+)
+
+
+def hunk(*added: str) -> str:
+    return "\n".join(
+        [" def f():", *(f"-{line}" for line in BODY), *(f"+{line}" for line in added), "     return 1", ""]
+    )
+
+
+def edits(*added: str) -> dict[FormatName, str]:
+    """Return one change, the body of `f` for other lines, in every explicit format."""
+    old, new = "\n".join(BODY), "\n".join(added)
+    return {
+        "udiff": f"@@ -1,5 +1,{2 + len(added)} @@\n{hunk(*added)}",
+        "v4a": f"*** Begin Patch\n*** Update File: x.py\n@@\n{hunk(*added)}*** End Patch\n",
+        "search_replace": f"<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n",
+        "replace": json.dumps({"old_string": old, "new_string": new}),
+        "lines": json.dumps({"start_line": 2, "end_line": 4, "old": old, "new": new}),
+        "whole": "\n".join(["def f():", *added, "    return 1", ""]),
+    }
+
+
+@pytest.mark.parametrize("format_name", edits(""))
+@pytest.mark.parametrize("comment", STAND_INS)
+def test_a_comment_in_place_of_lines_is_refused(format_name: FormatName, comment: str) -> None:
+    outcome = merge(WITH_BODY, parse(edits("    " + comment, "    c(1)")[format_name], format_name), "python")
+    assert isinstance(outcome, Unresolved), outcome
+    assert outcome.code == "open_intent"
+    assert comment in outcome.reason
+    assert "Write out all lines" in outcome.suggestion or "lazy" in outcome.suggestion
+
+
+@pytest.mark.parametrize("format_name", edits(""))
+@pytest.mark.parametrize(
+    "added",
+    [
+        (*BODY, "    # existing callers rely on this: they pass no arguments, and want the number one"),
+        ("    # existing logic", *BODY),
+        (
+            "    # call the others in the existing order that the tests of the module rely on",
+            "    a(1)",
+            "    b(1)",
+            "    c(1)",
+        ),
+        ("    # Calls a, b, and c.", "    # It does the same as before.", "    a(1)"),
+        ("    # call once", "    a(1)"),
+        ("    # the code of a", "    a(1)", "    b(1)", "    c(1)"),
+    ],
+)
+def test_a_comment_beside_lines_that_stay_is_a_comment(format_name: FormatName, added: tuple[str, ...]) -> None:
+    outcome = merge(WITH_BODY, parse(edits(*added)[format_name], format_name), "python")
+    assert isinstance(outcome, Merged), outcome
+    assert outcome.text == "\n".join(["def f():", *added, "    return 1", ""])
+
+
+def test_a_whole_file_in_which_a_comment_stands_for_functions_is_refused() -> None:
+    functions = [f"def f{at}():\n    return {at}\n" for at in range(6)]
+    sent = "\n\n".join([functions[0], "# the others as above\n", functions[5]])
+    outcome = merge("\n\n".join(functions), parse(sent, "whole"), "python")
+    assert isinstance(outcome, Unresolved)
+    assert "# the others as above" in outcome.reason
+
+
+def test_a_comment_that_the_file_has_already_is_no_stand_in() -> None:
+    edit = parse(json.dumps({"old_string": "a()\nb()", "new_string": "# existing logic\na(b)"}))
+    assert isinstance(merge("# existing logic\nx()\na()\nb()\n", edit), Merged)

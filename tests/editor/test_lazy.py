@@ -1,4 +1,7 @@
-"""The rules for lazy snippets alone: pure additions at sure places, and everything else left to the reader."""
+"""Lazy snippets: parsed, written out, and merged by the rules alone.
+
+The rules merge pure additions at sure places. Everything else is left to the reader.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import pytest
 from editor.formats import parse
 from editor.merge import merge
 from editor.reader.reader import RankedReadings
-from editor.types import AlreadyApplied, Merged, MergeOutcome, Unresolved
+from editor.snippets import render_snippet, survey_snippet
+from editor.types import AlreadyApplied, Merged, MergeOutcome, Sketch, Unresolved
 
 MODULE = """\
 import os
@@ -267,3 +271,88 @@ def test_a_definition_that_gains_a_line_from_elsewhere_is_left_open() -> None:
     original = "def one():\n    first_step()\n\n\ndef two():\n    second_step()\n\n\ndef three():\n    pass\n"
     snippet = "# ...\n\ndef one():\n    first_step()\n    second_step()\n\n# ...\n"
     assert isinstance(merge(original, parse(snippet, "lazy"), "python"), Unresolved)
+
+
+SNIPPETS = {
+    "python": (
+        "# ... existing code ...\ndef f():\n    # ... existing code ...\n\ndef g():\n    return 1\n",
+        "function f 1-3, function g 4-6",
+    ),
+    "python class": (
+        "    @property\n    def f(self):\n        # ... rest of the method ...\n\n    def g(self): ...\n# ...\n",
+        "method f 0-3, method g 4-5",
+    ),
+    "python dict": ("CONFIG = {\n    # ... existing code ...\n    'a': 1,\n}\ndef f():\n    pass\n", "function f 4-6"),
+    "javascript": (
+        "  // ... existing code ...\n  async foo(a) {\n    await a;\n  }\n\n  ...\n  bar() {}\n",
+        "method foo 1-4, method bar 6-7",
+    ),
+    "javascript opened": (
+        "class A {\n  // ...\n  foo() {\n    if (x) {\n      // ...\n",
+        "class A 0-5, method A.foo 2-5",
+    ),
+    "javascript closed": ("    return 1;\n  }\n\n  foo() {\n    x('}');\n  }\n}\n", "method foo 3-6"),
+    "typescript": ("private foo(a: string): void {\n  // ...\n}\n", "method foo 0-3"),
+    "tsx": ("  render() {\n    return <div>{/* ... */}</div>;\n  }\n", "method render 0-3"),
+    "java": ("  @Override\n  public int foo(int a) {\n    // ...\n  }\n", "method foo 0-4"),
+    "csharp": ("public int P { get; }\n\npublic override int F()\n{\n", "property P 0-1, method F 2-4"),
+    "cpp": ("public:\n  // ...\n  void f() {}\n", "method f 2-3"),
+    "rust": ("pub fn a(&self) {\n    // ...\n}\n", "function a 0-3"),
+    "go": ("// ... existing code ...\nfunc (t *T) F() {\n\t// ...\n}\n", "method T.F 1-4"),
+    "php": ("public function f()\n{\n    // ...\n}\n", "method f 0-4"),
+    "php whole": ("<?php\n// ...\nfunction f() {}\n", "function f 2-3"),
+    "ruby": ("  # ...\n  def f\n    # ...\n  end\n", "function f 1-4"),
+    "json": ('  // ...\n  "a": {\n    "b": 1\n  },\n  "c": 2\n', "key a 1-4, key a.b 2-3, key c 4-5"),
+    "yaml": ("a:\n  # ...\n  b: 1\n", "key a 0-3, key a.b 2-3"),
+    "css": ("/* ... */\n.a {\n  /* ... */\n  b: c;\n}\n", "rule .a 1-5"),
+    "sql": ("-- ...\nCREATE TABLE t (\n  -- ...\n  a INT\n);\n", "table t 1-5, column t.a 3-4"),
+}
+
+
+@pytest.mark.parametrize(("name", "case"), SNIPPETS.items())
+def test_definitions_of_snippets_have_the_lines_of_the_snippet(name: str, case: tuple[str, str]) -> None:
+    text, expected = case
+    seen = survey_snippet(text.rstrip("\n").split("\n"), name.split()[0])
+    assert seen is not None
+    found = [f"{symbol.kind} {symbol.name} {symbol.first_line}-{symbol.end_line}" for symbol in seen.symbols]
+    assert ", ".join(found) == expected
+    assert not seen.error_lines
+
+
+def test_parents_and_bodies_count_from_the_snippet() -> None:
+    seen = survey_snippet(["  foo() {", "    const bar = () => {", "    };", "  }"], "javascript")
+    assert seen is not None
+    foo, bar = seen.symbols
+    assert (foo.parent, foo.depth, foo.name_line, foo.body_line) == (-1, 0, 0, 1)
+    assert (bar.parent, bar.depth, bar.name_line, bar.body_line, bar.name) == (0, 1, 1, 2, "foo.bar")
+
+
+def test_what_cannot_be_parsed_is_read_as_far_as_it_goes() -> None:
+    seen = survey_snippet(["class A {", "  foo() { = = }", "}"], "javascript")
+    assert seen is not None
+    assert seen.error_lines == (1,)
+    assert [symbol.name for symbol in seen.symbols] == ["A", "A.foo"]
+    assert survey_snippet([], "javascript") is not None
+    assert survey_snippet(["x"], None) is None
+
+
+SKETCHES = [
+    "# ... existing code ...\n\ndef a():\n    return 1\n\n# ... existing code ...\n",
+    "import os\n\n# ... existing code ...\n    # ... existing code ...\n    return 1\n",
+    "class A:\n    # ... existing code ...\n    def b(self):\n        return 1\n    # ... existing code ...\n",
+]
+
+
+@pytest.mark.parametrize("text", SKETCHES)
+@pytest.mark.parametrize("language", ["python", "typescript", "css", "html", "sql", None])
+def test_a_written_sketch_is_read_as_the_same(text: str, language: str | None) -> None:
+    sketch = parse(text, "lazy").changes
+    assert isinstance(sketch, Sketch)
+    assert parse(render_snippet(sketch, language) + "\n", "lazy").changes == sketch
+
+
+def test_in_its_own_language_it_is_the_same_text() -> None:
+    for text in SKETCHES:
+        sketch = parse(text, "lazy").changes
+        assert isinstance(sketch, Sketch)
+        assert render_snippet(sketch, "python") == text.removesuffix("\n")
