@@ -1,4 +1,4 @@
-"""Everything that can go wrong for a user, each with the exit code and the HTTP status that it maps to.
+"""Errors of the commands and of the service, with their exit codes and HTTP statuses.
 
 HunkError
 ├── BadRequest              exit 2, HTTP 400   the request itself is malformed
@@ -6,36 +6,36 @@ HunkError
 │   ├── NoSuchRoute         exit 2, HTTP 404   the service has no such path
 │   ├── MethodNotAllowed    exit 2, HTTP 405   the path is there, but not for this method
 │   ├── UnsupportedMedia    exit 2, HTTP 415   the body is not sent as JSON
-│   └── KeyReused           exit 2, HTTP 422   an Idempotency-Key came before, with another body
-├── BadFile                 exit 2, HTTP 422   the file cannot be taken: binary, no text, too large, a directory
+│   └── KeyReused           exit 2, HTTP 422   an Idempotency-Key was used before with another body
+├── BadFile                 exit 2, HTTP 422   the file cannot be edited: binary, no text, too large, a directory
 │   ├── FileMissing         exit 2, HTTP 404
 │   ├── OutsideRoot         exit 2, HTTP 403
 │   ├── WorkspaceMissing    exit 2, HTTP 404
 │   └── TooLarge            exit 2, HTTP 413
 │       └── HeadersTooLarge exit 2, HTTP 431   the request's headers are too long, or too many
-├── Unauthorized            exit 2, HTTP 401   no token, or one that the service does not know
+├── Unauthorized            exit 2, HTTP 401   no token, or an unknown one
 ├── RequestTooSlow          exit 1, HTTP 408   the request's body did not come in time
-├── TooManyConnections      exit 1, HTTP 503   the service has as many connections as it takes
-├── TokensUnreadable        exit 2, HTTP 503   the service's token file cannot be read: nobody is let in
+├── TooManyConnections      exit 1, HTTP 503   the service has no connection left
+├── TokensUnreadable        exit 2, HTTP 503   the service cannot read its token file, and admits nobody
 ├── Forbidden               exit 2, HTTP 403   the token lacks the scope
-├── ForeignHost             exit 2, HTTP 403   the request names another host, or comes from a page of another
+├── ForeignHost             exit 2, HTTP 403   the request names another host, or comes from another host's page
 ├── TooManyRequests         exit 1, HTTP 429   over the rate or the quota of a tenant
 ├── SessionMissing          exit 2, HTTP 404   there is no such session, or it was idle for too long
-├── Conflict                exit 2, HTTP 409   the name stands for something else already, or must stay
-│   └── SessionBusy         exit 2, HTTP 409   the session works on another call
-├── SnapshotGone            exit 2, HTTP 410   the version to compare with is not kept any more
-├── NotIndexed              exit 1, HTTP 503   the workspace's files are not tokenised (yet)
-├── Stale                   exit 3, HTTP 409   the file is not what the sender believed
+├── Conflict                exit 2, HTTP 409   the name is taken, or cannot be removed
+│   └── SessionBusy         exit 2, HTTP 409   another call of the session is running
+├── SnapshotGone            exit 2, HTTP 410   the version to compare with is no longer kept
+├── NotIndexed              exit 1, HTTP 503   the workspace's files are not indexed (yet)
+├── Stale                   exit 3, HTTP 409   the file is not the one that the sender expected
 ├── EditRefused             exit 3, HTTP 422   the edit does not apply; carries the editor's reasons
-├── ModelUnavailable        exit 4, HTTP 503   the model cannot be had or loaded
-│   ├── Busy                exit 4, HTTP 429   too many edits wait for it already
-│   ├── Ending              exit 4, HTTP 503   the service is ending; another one may take it
+├── ModelUnavailable        exit 4, HTTP 503   the model cannot be found or loaded
+│   ├── Busy                exit 4, HTTP 429   too many edits wait for the model
+│   ├── Ending              exit 4, HTTP 503   the service is shutting down
 │   ├── UnknownModel        exit 4, HTTP 422
 │   ├── DownloadFailed      exit 4, HTTP 503
 │   └── CorruptModel        exit 4, HTTP 503
-├── ModelFailed             exit 1, HTTP 500   the model was asked and broke down over this edit
+├── ModelFailed             exit 1, HTTP 500   the model failed on this edit
 ├── DeadlinePassed          exit 1, HTTP 504   the model did not finish in time
-├── Cancelled               exit 130, HTTP 499 whoever asked has left
+├── Cancelled               exit 130, HTTP 499 the client has disconnected
 └── NoConnection            exit 5             the service does not answer
 """
 
@@ -58,7 +58,7 @@ class HunkError(Exception):
     kind: ClassVar[str] = "internal"
     """Stable short name; the last part of the problem's `type` URI."""
     retry_after_s: float | None = None
-    """Seconds until the same request may succeed; None where waiting does not help."""
+    """Seconds until the same request may succeed; None if waiting does not help."""
 
 
 class BadRequest(HunkError):
@@ -350,7 +350,7 @@ class NoConnection(HunkError):
 
 
 LEAST_SIMILARITY = 0.6
-"""Of 1; a less similar name is no suggestion."""
+"""Minimum similarity, in [0, 1], of a suggested name."""
 
 
 def find_nearest(name: str, known: Iterable[str], *, by_prefix: bool = False) -> str | None:
