@@ -62,8 +62,8 @@ class BackendStatus:
 def build_options(edit: Edit, given: Options) -> dict[str, Any]:
     """Build the options of one edit; the mode is never `model`, whatever the server was started with.
 
-    Nobody sees a merge before it is written, so its certainty must be at least `UNSEEN`, or the one that the server was
-    started with. An edit may ask for more, never for less.
+    Nobody sees a merge before it is written, so its certainty must be at least `WRITE_CERTAINTY`, or the server's own
+    minimum. An edit may ask for more, never for less.
     """
     mode: Mode = "auto" if given.mode == "model" else given.mode
     floor = given.min_certainty or WRITE_CERTAINTY
