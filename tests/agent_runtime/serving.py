@@ -1,20 +1,24 @@
-"""Runs the service on a socket in this process."""
+"""Runs the service on a socket, and commands, in this process; and CPU slots that record who holds them."""
 
 from __future__ import annotations
 
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import uvicorn
+from click.testing import Result
+from typer.testing import CliRunner
 
 from agent_runtime.apply.pipeline import Applier
+from agent_runtime.cli.main import app
 from agent_runtime.llm.interface import Merger, ModelSlot
+from agent_runtime.quotas import CpuSlots
 from agent_runtime.server.app import build_app
 from agent_runtime.server.service import Service
 from agent_runtime.server.uvicorn_server import make_connection_settings
@@ -69,3 +73,32 @@ def asking(url: str, body: dict[str, Any], to: str = "/apply", **headers: str) -
 
 def post(url: str, body: dict[str, Any], **headers: str) -> httpx.Response:
     return httpx.post(f"{url}/apply", json=body, headers=headers, timeout=30)
+
+
+def hunk_here(*arguments: str | Path, stdin: str = "") -> Result:
+    """Run `hunk` with these arguments; an error is `.exception`, which `main.run` would print."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+
+
+class RecordingSlots(CpuSlots):
+    """Records in `events`: `acquired`, and `released` if that is before the end of the work, once a slot."""
+
+    def __init__(self, events: list[str]) -> None:
+        super().__init__()
+        self._events = events
+
+    @asynccontextmanager
+    async def acquire(self, flow: str) -> AsyncIterator[Callable[[], None]]:
+        """Record it."""
+        async with super().acquire(flow) as release:
+            self._events.append("acquired")
+            is_recorded = False
+
+            def record_release() -> None:
+                nonlocal is_recorded
+                if not is_recorded:
+                    is_recorded = True
+                    self._events.append("released")
+                release()
+
+            yield record_release

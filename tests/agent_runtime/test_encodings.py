@@ -13,9 +13,8 @@ import pytest
 from agent_runtime.client import Client
 from agent_runtime.types import ApplyRequest, PatchRequest
 from tests.agent_runtime.cli.test_cli import hunk
-from tests.agent_runtime.in_process import hunk_here
 from tests.agent_runtime.scripted import ScriptedMerger
-from tests.agent_runtime.serving import serving
+from tests.agent_runtime.serving import hunk_here, serving
 
 TEXT = "# café, naïve\r\ntimeout_seconds = 10\nname = 'é'"
 EDITED = TEXT.replace("timeout_seconds = 10", "timeout_seconds = 30")

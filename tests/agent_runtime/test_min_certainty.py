@@ -38,10 +38,9 @@ from agent_runtime.types import (
 )
 from editor import patch_set
 from editor.types import AlreadyApplied, Candidate, Merged, MergeOutcome, Unresolved
-from tests.agent_runtime.in_process import hunk_here
 from tests.agent_runtime.mcp.agents import called, served, text_of
 from tests.agent_runtime.scripted import ScriptedMerger
-from tests.agent_runtime.serving import serving
+from tests.agent_runtime.serving import hunk_here, serving
 
 FILE = "def a():\n    return 1\n\n\ndef b():\n    return 2\n"
 NEW = "def d():\n    return 4\n"

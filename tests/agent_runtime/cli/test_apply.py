@@ -23,9 +23,8 @@ from agent_runtime.models.store import ModelFiles
 from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason, Usage
 from editor.types import Check
 from tests.agent_runtime.cli.test_cli import hunk
-from tests.agent_runtime.in_process import hunk_here
 from tests.agent_runtime.scripted import ScriptedMerger
-from tests.agent_runtime.serving import serving
+from tests.agent_runtime.serving import hunk_here, serving
 
 HUNK = Path(sys.executable).with_name("hunk")
 FILE = "def f():\n    return 1\n\n\ndef g():\n    return 2\n"

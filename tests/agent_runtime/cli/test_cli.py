@@ -20,7 +20,7 @@ from agent_runtime import errors
 from agent_runtime.cli import bench
 from agent_runtime.cli.main import EXIT_CODES, app
 from agent_runtime.errors import BadRequest, HunkError
-from tests.agent_runtime.in_process import hunk_here
+from tests.agent_runtime.serving import hunk_here
 
 HUNK = Path(sys.executable).with_name("hunk")
 BLOCK = "<<<<<<< SEARCH\na = 1\n=======\na = 3\n>>>>>>> REPLACE\n"

@@ -23,9 +23,8 @@ from agent_runtime.request_context import LOCAL
 from agent_runtime.server.token_file import TokenFile, make_token
 from agent_runtime.workspace.registry import NOT_LOADED, NOT_WATCHED, WorkspaceRegistry
 from tests.agent_runtime.cli.test_cli import HUNK
-from tests.agent_runtime.in_process import hunk_here
 from tests.agent_runtime.scripted import ScriptedMerger
-from tests.agent_runtime.serving import serving
+from tests.agent_runtime.serving import hunk_here, serving
 
 BLOCK = "<<<<<<< SEARCH\na = 1\n=======\na = 3\n>>>>>>> REPLACE\n"
 

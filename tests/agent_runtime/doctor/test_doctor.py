@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
 
-from agent_runtime.cli.main import app
 from agent_runtime.doctor import Diagnosis, PromptText, diagnose, read_prompt, render_prompt
 from agent_runtime.doctor.diagnosis import (
     RUN,
@@ -27,6 +25,7 @@ from agent_runtime.doctor.diagnosis import (
 from agent_runtime.doctor.transcripts import RecordedMessage, TextPart, ToolCall, parse_request, read_session
 from agent_runtime.errors import BadFile, BadRequest, HunkError
 from tests.agent_runtime.cli.test_cli import assert_one_clear_line, hunk
+from tests.agent_runtime.serving import hunk_here
 from tests.models import SHARED_DATA, RealModel
 
 BODY = "You are a coding agent.\n" + "".join(f"Rule {number}: be careful.\n" for number in range(40))
@@ -339,24 +338,20 @@ def test_the_command_names_a_timestamp_at_byte_0(tmp_path: Path) -> None:
     assert answer["cost"]["seconds"] == pytest.approx(answer["cost"]["recomputed_tokens"] / 100, abs=1e-3)
 
 
-def in_process(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, ["doctor", *map(str, arguments)])
-
-
 def test_the_command_on_a_session(tmp_path: Path, smollm2: RealModel) -> None:
     clocks = [{"messages": [{"role": "system", "content": f"It is 10:3{turn}.\n{BODY}"}, USER]} for turn in range(3)]
     path = requests(tmp_path / "s.jsonl", clocks)
     smollm2.tokenizer.save(tmp_path / "tokenizer.json")
-    done = in_process("--session", path, "--tokenizer", tmp_path / "tokenizer.json")
+    done = hunk_here("doctor", "--session", path, "--tokenizer", tmp_path / "tokenizer.json")
     assert done.exit_code == 0, done.output
     assert "2 of 3 turns broke the prefix (2 x timestamp)" in done.stdout
     assert "Turn 2 cost most" in done.stdout
     assert "estimated" not in done.stdout
-    answer = json.loads(in_process("--session", path, "--json").stdout)
+    answer = json.loads(hunk_here("doctor", "--session", path, "--json").stdout)
     assert (answer["turns"], [row["turn"] for row in answer["broken"]]) == (3, [2, 3])
-    assert json.loads(in_process("--session", path, "--turn", "2", "--json").stdout)["status"] == "broken"
+    assert json.loads(hunk_here("doctor", "--session", path, "--turn", "2", "--json").stdout)["status"] == "broken"
     requests(path, clocks[:1] * 2)
-    assert "nothing broke" in in_process("--session", path).stdout
+    assert "nothing broke" in hunk_here("doctor", "--session", path).stdout
 
 
 def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
@@ -372,7 +367,7 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
         ((text, text, "--prefill-speed", "0"), 2, "--prefill-speed"),
         ((text, text, "--tokenizer", "no-such-model"), 4, "no-such-model"),
     ]:
-        fault = in_process(*arguments).exception
+        fault = hunk_here("doctor", *arguments).exception
         assert isinstance(fault, HunkError), arguments
         assert fault.exit_code == code
         assert said in str(fault)

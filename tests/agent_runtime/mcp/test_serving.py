@@ -24,9 +24,9 @@ from agent_runtime.mcp.server import SessionLimit
 from agent_runtime.request_context import AccessScope
 from agent_runtime.server.request_body import BodyLimitMiddleware
 from agent_runtime.server.token_file import LiveTokens, TokenFile, make_token
-from tests.agent_runtime.in_process import hunk_here
 from tests.agent_runtime.mcp.agents import HUNK, over_stdio, served, text_of
 from tests.agent_runtime.scripted import ScriptedMerger
+from tests.agent_runtime.serving import hunk_here
 
 DOC = (Path(__file__).resolve().parents[3] / "docs" / "mcp.md").read_text(encoding="utf-8")
 BEGIN = {

@@ -19,9 +19,8 @@ from agent_runtime.llm.interface import ChatAnswer, ChatRequest, ModelMerge, Mod
 from agent_runtime.quotas import CpuSlots
 from agent_runtime.request_context import ProgressListener, RequestContext
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger, ScriptedChat
-from tests.agent_runtime.recording_slots import RecordingSlots
 from tests.agent_runtime.scripted import ScriptedMerger
-from tests.agent_runtime.serving import post, serving
+from tests.agent_runtime.serving import RecordingSlots, post, serving
 from tests.security.guarded import Guarded, guarded
 
 FILE = "a = 1\nb = 2\n"

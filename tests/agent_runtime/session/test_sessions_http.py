@@ -26,8 +26,7 @@ from agent_runtime.session import session as sessions
 from agent_runtime.telemetry.metrics import Observer, RequestOutcome
 from agent_runtime.workspace.registry import WorkspaceRegistry
 from engine.engine import Engine
-from tests.agent_runtime.recording_slots import RecordingSlots
-from tests.agent_runtime.serving import serving
+from tests.agent_runtime.serving import RecordingSlots, serving
 from tests.agent_runtime.session.conftest import A, B, Begin, Served
 
 EDIT = "<<<<<<< SEARCH\nLIMIT = 30\n=======\nLIMIT = 99\n>>>>>>> REPLACE\n"
