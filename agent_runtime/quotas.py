@@ -91,7 +91,7 @@ class TenantRateLimiter(Observer):
     def admit(self, name: str) -> Iterator[None]:
         """Count a request that runs during the block; raises TooManyRequests if a limit is reached."""
         with self._lock:
-            tenant = self._tenant(name)
+            tenant = self._get_tenant(name)
             self._check(name, tenant)
             if tenant.requests is not None:
                 tenant.requests.charge(1)
@@ -110,7 +110,7 @@ class TenantRateLimiter(Observer):
         A batch above the limit of a minute is admitted if the bucket is full; later requests then wait longer.
         """
         with self._lock:
-            requests = self._tenant(name).requests
+            requests = self._get_tenant(name).requests
             if requests is None:
                 return
             requests.charge(-1)  # its admission charged one
@@ -129,7 +129,7 @@ class TenantRateLimiter(Observer):
         if self.limits.tokens_per_minute is None or not num_tokens:
             return
         with self._lock:
-            tokens = self._tenant(outcome.tenant).tokens
+            tokens = self._get_tenant(outcome.tenant).tokens
             assert tokens is not None
             tokens.charge(num_tokens)
 
@@ -162,7 +162,7 @@ class TenantRateLimiter(Observer):
                 retry_after_s=wait_s,
             )
 
-    def _tenant(self, name: str) -> _Tenant:
+    def _get_tenant(self, name: str) -> _Tenant:
         found = self._by_name.get(name)
         if found is None:
             requests, tokens = self.limits.requests_per_minute, self.limits.tokens_per_minute
@@ -307,7 +307,7 @@ class CpuSlots:
     def _admit(self) -> None:
         """Give the free slots to requests that wait and may have one."""
         while self._num_free:
-            flow = self._next_flow()
+            flow = self._find_next_flow()
             if flow is None:
                 return
             turns = self._waiting[flow]
@@ -317,17 +317,17 @@ class CpuSlots:
             if turn.cancelled():
                 continue
             self._num_free -= 1
-            self._last_used = max(self._last_used, self._seconds_of(flow))
+            self._last_used = max(self._last_used, self._get_seconds(flow))
             self._num_held[flow] += 1
             self._used[flow] -= self._clock()
             turn.set_result(None)
 
-    def _next_flow(self) -> str | None:
+    def _find_next_flow(self) -> str | None:
         """Return the flow to be admitted next, None if all that wait have as many slots as they may."""
         allowed = [flow for flow in self._waiting if self._num_held[flow] < self._max_of_flow]
-        return min(allowed, key=lambda flow: (self._seconds_of(flow), self._waiting[flow][0][0]), default=None)
+        return min(allowed, key=lambda flow: (self._get_seconds(flow), self._waiting[flow][0][0]), default=None)
 
-    def _seconds_of(self, flow: str) -> float:
+    def _get_seconds(self, flow: str) -> float:
         """Return how long it has held slots so far; two at once count twice."""
         return self._used[flow] + self._num_held[flow] * self._clock()
 

@@ -86,7 +86,7 @@ class ModelEntry:
     owned_by: str = ""
 
 
-def models_call() -> Call[tuple[ModelEntry, ...]]:
+def build_models_call() -> Call[tuple[ModelEntry, ...]]:
     """Build `GET /v1/models`, which has OpenAI's format."""
 
     def parse(answer: Any) -> tuple[ModelEntry, ...]:
@@ -95,17 +95,17 @@ def models_call() -> Call[tuple[ModelEntry, ...]]:
     return Call("GET", "/v1/models", parse)
 
 
-def stats_call() -> Call[dict[str, Any]]:
+def build_stats_call() -> Call[dict[str, Any]]:
     """Build `GET /stats`."""
     return Call("GET", "/stats", lambda answer: dict(answer))
 
 
-def health_call() -> Call[bool]:
+def build_health_call() -> Call[bool]:
     """Build `GET /healthz`."""
     return Call("GET", "/healthz", lambda answer: answer["status"] == "ok", once=True)
 
 
-def ready_call() -> Call[bool]:
+def build_ready_call() -> Call[bool]:
     """Build `GET /readyz`; a service that is not ready answers with a problem."""
     return Call("GET", "/readyz", lambda answer: answer["status"] == "ready", once=True)
 
@@ -129,7 +129,7 @@ class BatchItem:
         return self.outcome
 
 
-def apply_call(
+def build_apply_call(
     request: EditRequest,
     *,
     model: str | None = None,
@@ -151,7 +151,7 @@ def apply_call(
     )
 
 
-def apply_patch_call(request: PatchRequest, read: Reader, *, model: str | None = None) -> Call[ApplyResult]:
+def build_patch_call(request: PatchRequest, read: Reader, *, model: str | None = None) -> Call[ApplyResult]:
     """Build the call of an edit of several files, whose texts are sent along.
 
     Raises what parsing the edit or reading the files raises.

@@ -20,9 +20,9 @@ from agent_runtime.client.calls import (
     EditRequest,
     ModelEntry,
     Value,
-    apply_call,
-    apply_patch_call,
+    build_apply_call,
     build_batch_calls,
+    build_patch_call,
 )
 from agent_runtime.client.responses import (
     EVENTS,
@@ -40,7 +40,7 @@ from agent_runtime.client.responses import (
     is_stream,
     parse_response,
 )
-from agent_runtime.client.sessions import AsyncSession, Session, begin_call
+from agent_runtime.client.sessions import AsyncSession, Session, build_begin_call
 from agent_runtime.client.transport import FAILURES, ClientSettings, Retries, Timeouts, Transport
 from agent_runtime.client.workspaces import AsyncClientWorkspaces, ClientWorkspaces
 from agent_runtime.errors import ModelUnavailable
@@ -96,7 +96,7 @@ class Client:
         write: the service writes the merged file, which must be in a workspace. The call then has an idempotency key,
         so that a repeated call writes once; give your own key to repeat the call from another process.
         """
-        return self._send(apply_call(request, model=model, write=write, idempotency_key=idempotency_key))
+        return self._send(build_apply_call(request, model=model, write=write, idempotency_key=idempotency_key))
 
     def stream(
         self,
@@ -107,7 +107,7 @@ class Client:
         idempotency_key: str | None = None,
     ) -> Stream[ApplyResult]:
         """Merge as `apply`: yields phases and tokens, and at the end the ApplyResult. Closing cancels the work."""
-        call = apply_call(request, model=model, write=write, stream=True, idempotency_key=idempotency_key)
+        call = build_apply_call(request, model=model, write=write, stream=True, idempotency_key=idempotency_key)
         return self._follow(lambda: call)
 
     def apply_patch(self, request: PatchRequest, read: Reader, *, model: str | None = None) -> ApplyResult:
@@ -115,7 +115,7 @@ class Client:
 
         Nothing is written: `result.files` has the outcome of each.
         """
-        return self._send(apply_patch_call(request, read, model=model))
+        return self._send(build_patch_call(request, read, model=model))
 
     def apply_batch(
         self, requests: Iterable[EditRequest], *, model: str | None = None, write: bool = False
@@ -128,20 +128,20 @@ class Client:
 
     def models(self) -> tuple[ModelEntry, ...]:
         """Return the models that the service runs."""
-        return self._send(calls.models_call())
+        return self._send(calls.build_models_call())
 
     def stats(self) -> dict[str, Any]:
         """Return the service's statistics: its queue, its cache, rates of the last minutes."""
-        return self._send(calls.stats_call())
+        return self._send(calls.build_stats_call())
 
     def health(self) -> bool:
         """Return whether the service's process answers; raises NoConnection where nothing does."""
-        return self._send(calls.health_call())
+        return self._send(calls.build_health_call())
 
     def is_ready(self) -> bool:
         """Return whether the service has loaded its model; raises NoConnection where nothing answers."""
         try:
-            return self._send(calls.ready_call())
+            return self._send(calls.build_ready_call())
         except ModelUnavailable:
             return False
 
@@ -158,7 +158,7 @@ class Client:
         reuse: how its prompts follow changes of files (docs/reuse.md); None: the mode that suits the model best.
         preamble: text that begins every prompt.
         """
-        return Session(self._send, self._follow, begin_call(workspace, reuse, preamble))
+        return Session(self._send, self._follow, build_begin_call(workspace, reuse, preamble))
 
     def _send(self, call: Call[Value]) -> Value:
         """Send a call, with retries, and return the value of its answer."""
@@ -166,7 +166,7 @@ class Client:
 
     def _fetch(self, call: Call[Any], accept: str = "") -> httpx.Response:
         """Return the answer of the last attempt; its body is read, unless it is a stream of type `accept`."""
-        attempts = self._transport.retry_policy(call)
+        attempts = self._transport.make_retry_policy(call)
         while True:
             try:
                 response = self._http.send(self._transport.build_request(self._http, call, accept), stream=bool(accept))
@@ -242,7 +242,7 @@ class AsyncClient:
         idempotency_key: str | None = None,
     ) -> ApplyResult:
         """See `Client.apply`."""
-        return await self._send(apply_call(request, model=model, write=write, idempotency_key=idempotency_key))
+        return await self._send(build_apply_call(request, model=model, write=write, idempotency_key=idempotency_key))
 
     def stream(
         self,
@@ -255,13 +255,13 @@ class AsyncClient:
         """See `Client.stream`."""
 
         async def build_call() -> Call[ApplyResult]:
-            return apply_call(request, model=model, write=write, stream=True, idempotency_key=idempotency_key)
+            return build_apply_call(request, model=model, write=write, stream=True, idempotency_key=idempotency_key)
 
         return self._follow(build_call)
 
     async def apply_patch(self, request: PatchRequest, read: Reader, *, model: str | None = None) -> ApplyResult:
         """See `Client.apply_patch`; `read` is called in this thread."""
-        return await self._send(apply_patch_call(request, read, model=model))
+        return await self._send(build_patch_call(request, read, model=model))
 
     def apply_batch(
         self, requests: Iterable[EditRequest], *, model: str | None = None, write: bool = False
@@ -271,20 +271,20 @@ class AsyncClient:
 
     async def models(self) -> tuple[ModelEntry, ...]:
         """See `Client.models`."""
-        return await self._send(calls.models_call())
+        return await self._send(calls.build_models_call())
 
     async def stats(self) -> dict[str, Any]:
         """See `Client.stats`."""
-        return await self._send(calls.stats_call())
+        return await self._send(calls.build_stats_call())
 
     async def health(self) -> bool:
         """See `Client.health`."""
-        return await self._send(calls.health_call())
+        return await self._send(calls.build_health_call())
 
     async def is_ready(self) -> bool:
         """See `Client.is_ready`."""
         try:
-            return await self._send(calls.ready_call())
+            return await self._send(calls.build_ready_call())
         except ModelUnavailable:
             return False
 
@@ -297,13 +297,13 @@ class AsyncClient:
         self, *, workspace: str | None = None, reuse: ReuseName | None = None, preamble: str | None = None
     ) -> AsyncSession:
         """See `Client.session`."""
-        return AsyncSession(self._send, self._follow, begin_call(workspace, reuse, preamble))
+        return AsyncSession(self._send, self._follow, build_begin_call(workspace, reuse, preamble))
 
     async def _send(self, call: Call[Value]) -> Value:
         return parse_response(call, await self._fetch(call), self._transport.base_url)
 
     async def _fetch(self, call: Call[Any], accept: str = "") -> httpx.Response:
-        attempts = self._transport.retry_policy(call)
+        attempts = self._transport.make_retry_policy(call)
         while True:
             try:
                 response = await self._http.send(

@@ -209,7 +209,7 @@ class EventReader(Generic[Final]):
     def check_ended(self) -> None:
         """Raise NoConnection where the stream has ended without an answer."""
         if not self.has_ended:
-            raise cut_off_error(self.base_url)
+            raise make_cut_off_error(self.base_url)
 
 
 @dataclass(slots=True)
@@ -235,12 +235,12 @@ class LineReader(Generic[Item]):
     def check_ended(self) -> None:
         """Raise NoConnection where the answer has ended too early."""
         if self.num_missing > 0 or b"".join(self._rest).strip():
-            raise cut_off_error(self.base_url)
+            raise make_cut_off_error(self.base_url)
 
     def _parse_line(self, line: bytes) -> Item:
         return self.read(json.loads(line))
 
 
-def cut_off_error(base_url: str) -> NoConnection:
+def make_cut_off_error(base_url: str) -> NoConnection:
     """Return the error of a connection that ended before the answer did."""
     return NoConnection(f"{base_url} ended its answer too early; was the service stopped?")

@@ -93,23 +93,23 @@ class EditOptions(TypedDict, total=False):
     trace: bool
 
 
-def begin_call(workspace: str | None, reuse: ReuseName | None, preamble: str | None) -> Call[str]:
+def build_begin_call(workspace: str | None, reuse: ReuseName | None, preamble: str | None) -> Call[str]:
     """Build the call that starts a session; its value is the id."""
     body = {"workspace": workspace, "reuse": reuse, "preamble": preamble}
     return Call("POST", "/sessions", lambda answer: str(answer["id"]), _drop_none(body))
 
 
-def state_call(session_id: str) -> Call[SessionState]:
+def build_state_call(session_id: str) -> Call[SessionState]:
     """Build the call for a session's state."""
     return Call("GET", build_path("sessions", session_id), state_from_json)
 
 
-def end_call(session_id: str) -> Call[None]:
+def build_end_call(session_id: str) -> Call[None]:
     """Build the call that ends a session."""
     return Call("DELETE", build_path("sessions", session_id), lambda _: None)
 
 
-def read_call(
+def build_read_call(
     session_id: str, paths: Iterable[str], texts: Mapping[str, str], forget: Iterable[str], *, with_text: bool
 ) -> Call[tuple[ReadFile, ...]]:
     """Build the call that puts files into the context, or takes them out."""
@@ -117,7 +117,7 @@ def read_call(
     return Call("POST", build_path("sessions", session_id, "read"), read_from_json, body)
 
 
-def ask_call(session_id: str, question: str, options: AskOptions, *, stream: bool) -> Call[SessionAnswer]:
+def build_ask_call(session_id: str, question: str, options: AskOptions, *, stream: bool) -> Call[SessionAnswer]:
     """Build the call of a question; it has a key, so that a repeated call is not asked twice."""
     body = {"question": question, **options, "stream": stream}
     key = body.pop("idempotency_key", None)
@@ -133,7 +133,7 @@ def ask_call(session_id: str, question: str, options: AskOptions, *, stream: boo
     )
 
 
-def apply_call(session_id: str, edit: str, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:
+def build_apply_call(session_id: str, edit: str, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:
     """Build the call of an edit; it has a key, as it counts in the session's usage even where nothing is written."""
     body = {"edit": edit, **options, "stream": stream}
     key = body.pop("idempotency_key", None)
@@ -226,7 +226,7 @@ class Session(_SessionBase):
         Each question shows them as they are then, so that none has to be read again. Returns for each whether it is
         new or has changed, and with `with_text` its text. `forget`: files to remove from the context.
         """
-        return self._send(read_call(self._ensure_id(), paths, texts or {}, forget, with_text=with_text))
+        return self._send(build_read_call(self._ensure_id(), paths, texts or {}, forget, with_text=with_text))
 
     def ask(self, question: str, **options: Unpack[AskOptions]) -> SessionAnswer:
         """Ask the model, which sees the files as they are now and the conversation; see `AskOptions`.
@@ -249,14 +249,14 @@ class Session(_SessionBase):
 
     def state(self) -> SessionState:
         """Return the session's state: files, messages, usage."""
-        return self._send(state_call(self._ensure_id()))
+        return self._send(build_state_call(self._ensure_id()))
 
     def close(self) -> None:
         """End the session, if it has begun and still exists."""
         session_id, self._id, self._ended = self._id, None, True
         if session_id is not None:
             try:
-                self._send(end_call(session_id))
+                self._send(build_end_call(session_id))
             except SessionMissing:
                 return
 
@@ -267,10 +267,10 @@ class Session(_SessionBase):
         return self._id
 
     def _build_ask_call(self, question: str, options: AskOptions, *, stream: bool) -> Call[SessionAnswer]:
-        return self._count_turn("ask", ask_call(self._ensure_id(), question, options, stream=stream))
+        return self._count_turn("ask", build_ask_call(self._ensure_id(), question, options, stream=stream))
 
     def _build_apply_call(self, edit: str, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:
-        return self._count_turn("apply", apply_call(self._ensure_id(), edit, options, stream=stream))
+        return self._count_turn("apply", build_apply_call(self._ensure_id(), edit, options, stream=stream))
 
 
 class AsyncSession(_SessionBase):
@@ -299,7 +299,9 @@ class AsyncSession(_SessionBase):
         with_text: bool = False,
     ) -> tuple[ReadFile, ...]:
         """See `Session.read`."""
-        return await self._send(read_call(await self._ensure_id(), paths, texts or {}, forget, with_text=with_text))
+        return await self._send(
+            build_read_call(await self._ensure_id(), paths, texts or {}, forget, with_text=with_text)
+        )
 
     async def ask(self, question: str, **options: Unpack[AskOptions]) -> SessionAnswer:
         """See `Session.ask`."""
@@ -319,14 +321,14 @@ class AsyncSession(_SessionBase):
 
     async def state(self) -> SessionState:
         """See `Session.state`."""
-        return await self._send(state_call(await self._ensure_id()))
+        return await self._send(build_state_call(await self._ensure_id()))
 
     async def aclose(self) -> None:
         """See `Session.close`."""
         session_id, self._id, self._ended = self._id, None, True
         if session_id is not None:
             try:
-                await self._send(end_call(session_id))
+                await self._send(build_end_call(session_id))
             except SessionMissing:
                 return
 
@@ -337,10 +339,10 @@ class AsyncSession(_SessionBase):
         return self._id
 
     async def _build_ask_call(self, question: str, options: AskOptions, *, stream: bool) -> Call[SessionAnswer]:
-        return self._count_turn("ask", ask_call(await self._ensure_id(), question, options, stream=stream))
+        return self._count_turn("ask", build_ask_call(await self._ensure_id(), question, options, stream=stream))
 
     async def _build_apply_call(self, edit: str, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:
-        return self._count_turn("apply", apply_call(await self._ensure_id(), edit, options, stream=stream))
+        return self._count_turn("apply", build_apply_call(await self._ensure_id(), edit, options, stream=stream))
 
 
 def read_from_json(answer: Mapping[str, Any]) -> tuple[ReadFile, ...]:

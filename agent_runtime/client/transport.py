@@ -115,7 +115,7 @@ class RetryPolicy:
 
     def wait_after(self, error: Exception) -> float:
         """Return the seconds to wait after a failed attempt; raises NoConnection where there is no further one."""
-        fault = connection_error(error, self._base_url, self._call)
+        fault = make_connection_error(error, self._base_url, self._call)
         wait_s = self._draw_wait(0.0)
         if wait_s is None:
             raise fault from error
@@ -148,7 +148,7 @@ def parse_retry_after(header: str) -> float:
         return 0.0
 
 
-def connection_error(error: Exception, base_url: str, call: Call[Any]) -> HunkError:
+def make_connection_error(error: Exception, base_url: str, call: Call[Any]) -> HunkError:
     """Return the error of an attempt without an answer."""
     what = str(error) or type(error).__name__
     if isinstance(error, httpx.ReadTimeout):
@@ -201,7 +201,7 @@ class Transport:
         except ValueError as error:  # NaN, or half a surrogate pair
             raise BadRequest(f"the request cannot be sent: {error}") from error
 
-    def retry_policy(self, call: Call[Any]) -> RetryPolicy:
+    def make_retry_policy(self, call: Call[Any]) -> RetryPolicy:
         """Return the retry policy of one call."""
         return RetryPolicy(call, self._settings.retries, self.base_url)
 
@@ -211,7 +211,7 @@ class Transport:
         try:
             yield
         except FAILURES as error:
-            raise connection_error(error, self.base_url, call) from error
+            raise make_connection_error(error, self.base_url, call) from error
 
     def _build_timeout(self, call: Call[Any]) -> httpx.Timeout:
         seconds = self._settings.timeouts

@@ -25,7 +25,7 @@ Whole = TypeVar("Whole")
 Walk = Generator[Call[Any], Any, Whole]
 
 
-def list_call() -> Call[tuple[WorkspaceStatus, ...]]:
+def build_list_call() -> Call[tuple[WorkspaceStatus, ...]]:
     """Build the call that lists all workspaces of the token."""
     return Call(
         "GET",
@@ -34,28 +34,28 @@ def list_call() -> Call[tuple[WorkspaceStatus, ...]]:
     )
 
 
-def register_call(root: str, name: str | None) -> Call[WorkspaceStatus]:
+def build_register_call(root: str, name: str | None) -> Call[WorkspaceStatus]:
     """Build the call that registers a workspace; registering the same again has no effect."""
     body = {"root": root} | ({"name": name} if name is not None else {})
     return Call("POST", "/workspaces", status_from_json, body, changes_nothing=True)
 
 
-def status_call(name: str) -> Call[WorkspaceStatus]:
+def build_status_call(name: str) -> Call[WorkspaceStatus]:
     """Build the call for the state of one workspace."""
     return Call("GET", build_path("workspaces", name), status_from_json)
 
 
-def remove_call(name: str) -> Call[None]:
+def build_remove_call(name: str) -> Call[None]:
     """Build the call that removes a workspace; its files stay."""
     return Call("DELETE", build_path("workspaces", name), lambda _: None)
 
 
-def read_call(name: str, path: str) -> Call[FileContent]:
+def build_read_call(name: str, path: str) -> Call[FileContent]:
     """Build the call that reads one file."""
     return Call("GET", f"{build_path('workspaces', name, 'files')}/{quote_file_path(path)}", content_from_json)
 
 
-def changes_call(name: str, since: str, timeout_s: float) -> Call[WorkspaceChanges]:
+def build_changes_call(name: str, since: str, timeout_s: float) -> Call[WorkspaceChanges]:
     """Build the call for changes; the service is silent until a change, for at most `timeout_s`."""
     path = build_path("workspaces", name, "changes")
     query: dict[str, Any] = {"since": since, "timeout_s": timeout_s}
@@ -107,7 +107,7 @@ class ClientWorkspaces:
 
     def list(self) -> tuple[WorkspaceStatus, ...]:
         """Return the state of each."""
-        return self._send(list_call())
+        return self._send(build_list_call())
 
     def register(self, root: str, name: str | None = None) -> WorkspaceStatus:
         """Register a folder on the service's machine as a workspace, by default under the folder's name.
@@ -115,15 +115,15 @@ class ClientWorkspaces:
         Registering the same again has no effect. Raises Forbidden without the scope `admin`, OutsideRoot where the
         service was not started with `--allow-root` for it, Conflict where the name is taken.
         """
-        return self._send(register_call(root, name))
+        return self._send(build_register_call(root, name))
 
     def status(self, name: str = DEFAULT) -> WorkspaceStatus:
         """Return the state of one; raises WorkspaceMissing."""
-        return self._send(status_call(name))
+        return self._send(build_status_call(name))
 
     def remove(self, name: str) -> None:
         """Remove one from the service and end its sessions; its files stay. Raises Forbidden, WorkspaceMissing."""
-        self._send(remove_call(name))
+        self._send(build_remove_call(name))
 
     def files(self, name: str = DEFAULT) -> tuple[ListedFile, ...]:
         """Return all files by path, without those that git ignores."""
@@ -131,7 +131,7 @@ class ClientWorkspaces:
 
     def read(self, path: str, name: str = DEFAULT) -> FileContent:
         """Return a file's text, encoding and hash; raises FileMissing, OutsideRoot, or BadFile where it is not text."""
-        return self._send(read_call(name, path))
+        return self._send(build_read_call(name, path))
 
     def snapshot(self, name: str = DEFAULT, *, spans: bool = False) -> SnapshotPage:
         """Return all files as tokens with hashes, and with the ends of their spans if `spans`; raises NotIndexed."""
@@ -142,7 +142,7 @@ class ClientWorkspaces:
 
         `since` is the `version` of a snapshot or of earlier changes; raises SnapshotGone where it is too old.
         """
-        return self._send(changes_call(name, since, timeout_s))
+        return self._send(build_changes_call(name, since, timeout_s))
 
     def _walk(self, walk: Walk[Whole]) -> Whole:
         value: Any = None
@@ -163,19 +163,19 @@ class AsyncClientWorkspaces:
 
     async def list(self) -> tuple[WorkspaceStatus, ...]:
         """See `ClientWorkspaces.list`."""
-        return await self._send(list_call())
+        return await self._send(build_list_call())
 
     async def register(self, root: str, name: str | None = None) -> WorkspaceStatus:
         """See `ClientWorkspaces.register`."""
-        return await self._send(register_call(root, name))
+        return await self._send(build_register_call(root, name))
 
     async def status(self, name: str = DEFAULT) -> WorkspaceStatus:
         """See `ClientWorkspaces.status`."""
-        return await self._send(status_call(name))
+        return await self._send(build_status_call(name))
 
     async def remove(self, name: str) -> None:
         """See `ClientWorkspaces.remove`."""
-        await self._send(remove_call(name))
+        await self._send(build_remove_call(name))
 
     async def files(self, name: str = DEFAULT) -> tuple[ListedFile, ...]:
         """See `ClientWorkspaces.files`."""
@@ -183,7 +183,7 @@ class AsyncClientWorkspaces:
 
     async def read(self, path: str, name: str = DEFAULT) -> FileContent:
         """See `ClientWorkspaces.read`."""
-        return await self._send(read_call(name, path))
+        return await self._send(build_read_call(name, path))
 
     async def snapshot(self, name: str = DEFAULT, *, spans: bool = False) -> SnapshotPage:
         """See `ClientWorkspaces.snapshot`."""
@@ -191,7 +191,7 @@ class AsyncClientWorkspaces:
 
     async def changes(self, since: str, name: str = DEFAULT, *, timeout_s: float = WAIT_SECONDS) -> WorkspaceChanges:
         """See `ClientWorkspaces.changes`."""
-        return await self._send(changes_call(name, since, timeout_s))
+        return await self._send(build_changes_call(name, since, timeout_s))
 
     async def _walk(self, walk: Walk[Whole]) -> Whole:
         value: Any = None

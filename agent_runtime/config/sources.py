@@ -134,13 +134,13 @@ def resolve(
             try:
                 values[name] = setting.parse_text(text)
             except ValueError:
-                raise _bad_value(setting, setting.variable, setting.variable, text) from None
+                raise _make_error(setting, setting.variable, setting.variable, text) from None
         elif name in file.raw and file.path is not None:
             origins[name] = Origin("file", file.locate(name))
             try:
                 values[name] = setting.parse_toml(file.raw[name], file.path.parent)
             except ValueError:
-                raise _bad_value(setting, name, f"{origins[name]}: {name}", file.raw[name]) from None
+                raise _make_error(setting, name, f"{origins[name]}: {name}", file.raw[name]) from None
         else:
             values[name], origins[name] = setting.default, Origin("default")
     return ResolvedSettings(Settings(**values), origins, file)
@@ -156,7 +156,7 @@ def _find_setting(name: str) -> str | None:
     return find_nearest(name.lower().replace("-", "_"), SETTINGS)
 
 
-def _bad_value(setting: Setting, field: str, where: str, value: Any) -> BadRequest:
+def _make_error(setting: Setting, field: str, where: str, value: Any) -> BadRequest:
     shown = "not valid" if setting.secret else repr(value)
     if len(shown) > SHOWN_CHARACTERS:
         shown = f"{shown[:SHOWN_CHARACTERS]}..."

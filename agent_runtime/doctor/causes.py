@@ -59,7 +59,7 @@ class VolatileValue:
 def find_volatile(first: str, second: str, position: int) -> VolatileValue | None:
     """Find the value of a volatile kind that differs between two lines at character `position`."""
     for kind, pattern in _KINDS:
-        one, other = _match_at(pattern, first, position), _match_at(pattern, second, position)
+        one, other = _find_match(pattern, first, position), _find_match(pattern, second, position)
         if one is not None and other is not None and one.group() != other.group():
             return VolatileValue(kind, one.group(), other.group(), one.start()) if _is_value(kind, one, other) else None
     return None
@@ -72,7 +72,7 @@ def _is_value(kind: str, one: re.Match[str], other: re.Match[str]) -> bool:
     return all(sum(char.isdigit() for char in each.group()) >= max(2, len(each.group()) // 8) for each in (one, other))
 
 
-def _match_at(pattern: re.Pattern[str], line: str, position: int) -> re.Match[str] | None:
+def _find_match(pattern: re.Pattern[str], line: str, position: int) -> re.Match[str] | None:
     return next((found for found in pattern.finditer(line) if found.start() <= position <= found.end()), None)
 
 
@@ -161,7 +161,7 @@ def find_changes(first: str, second: str) -> list[LineChange]:
 def classify(number: int, all_changes: Sequence[LineChange], first: PromptText, second: PromptText) -> Cause:
     """Return the cause of the change of that number."""
     change = all_changes[number]
-    part = second.part_at(change.second_start + change.position)
+    part = second.find_part(change.second_start + change.position)
     for found in (
         _classify_whitespace(change),
         _classify_tools(first, second, part),
@@ -234,12 +234,12 @@ def _classify_move(number: int, all_changes: Sequence[LineChange]) -> Cause | No
 def _classify_moved_end(change: LineChange, first: PromptText, second: PromptText, part: TextPart) -> Cause | None:
     """Return the cause where the end of a message moved to a later one, such as a reminder in the last message."""
     position = change.first_start + change.position
-    was = first.part_at(position)
+    was = first.find_part(position)
     rest = first.text[position : was.end].strip()
     at = second.text.find(rest, part.end)
     if part.kind != "message" or len(rest) < 16 or at < 0:
         return None
-    return Cause("moved", f"{_shorten(rest)!r} moved from {was.name} to {second.part_at(at).name}")
+    return Cause("moved", f"{_shorten(rest)!r} moved from {was.name} to {second.find_part(at).name}")
 
 
 def _classify_value(change: LineChange, second: PromptText) -> Cause | None:
@@ -289,7 +289,7 @@ def _classify_file_edit(change: LineChange, second: PromptText, part: TextPart) 
 def _classify_history(change: LineChange, first: PromptText, second: PromptText, part: TextPart) -> Cause | None:
     if part.kind != "message":
         return None
-    was = first.part_at(change.first_start + change.position)
+    was = first.find_part(change.first_start + change.position)
     gone = len(first.parts) - len(second.parts)
     text = f"{was.name} was rewritten" if was.kind == "message" else f"{part.name} differs"
     if gone > 0:

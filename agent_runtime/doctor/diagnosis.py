@@ -197,7 +197,7 @@ def diagnose(
     if at == len(first.text):
         return Diagnosis("same" if at == len(second.text) else "continued", counts, speed)
     (_, cause), *later = find_causes(first, second, 1 + MOST_LATER)
-    part = second.part_at(at)
+    part = second.find_part(at)
     position = BreakPosition(
         byte=len(second.text[:at].encode("utf-8", "surrogatepass")),
         line=second.text.count("\n", 0, at) + 1,

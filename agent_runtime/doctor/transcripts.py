@@ -245,7 +245,7 @@ class PromptText:
     parts: tuple[TextPart, ...]
     tools: tuple[Any, ...] = ()
 
-    def part_at(self, position: int) -> TextPart:
+    def find_part(self, position: int) -> TextPart:
         """Return the part that holds a character, or the last one before it."""
         return self.parts[max(0, bisect_right([part.start for part in self.parts], position) - 1)]
 

@@ -58,7 +58,7 @@ def build_app(
         redoc_url=None,
         redirect_slashes=False,
         responses=ANY_PROBLEM,
-        telemetry=_spans_only(service),
+        telemetry=_make_telemetry_config(service),
     )
     app.add_middleware(BodyLimitMiddleware, max_bytes=MAX_BODY_BYTES, drain=service.drain)
     app.add_middleware(
@@ -84,7 +84,7 @@ def build_app(
     return app
 
 
-def _spans_only(service: Service) -> TelemetryConfig:
+def _make_telemetry_config(service: Service) -> TelemetryConfig:
     """The framework's own spans, and none of its metrics and logs, which we have, or which quote what was sent."""
     return {
         "tracing": service.traces is not None,

@@ -139,7 +139,7 @@ class _Tokens(BaseModel):
     tokens: list[_Token]
 
     @model_validator(mode="after")
-    def _hang_together(self) -> _Tokens:
+    def _check_consistent(self) -> _Tokens:
         for what in ("id", "name"):
             values = [getattr(token, what) for token in self.tokens]
             if len(set(values)) != len(values):

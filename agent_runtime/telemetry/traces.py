@@ -44,10 +44,10 @@ def make_tracer_provider(environ: Mapping[str, str], *, asked: bool = False) -> 
             f"{what} asks for traces, and OpenTelemetry's exporter is not installed: pip install 'hunk[otel]'",
             field=what,
         ) from None
-    return provider_for(OTLPSpanExporter(), environ)
+    return make_provider(OTLPSpanExporter(), environ)
 
 
-def provider_for(exporter: SpanExporter, environ: Mapping[str, str]) -> SdkProvider:
+def make_provider(exporter: SpanExporter, environ: Mapping[str, str]) -> SdkProvider:
     """A provider of its own, nothing global, that hands spans to this exporter in a thread."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import Span, SpanProcessor

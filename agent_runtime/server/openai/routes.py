@@ -292,7 +292,7 @@ def build_openai_routes(service: Service) -> APIRouter:
         def work(context: RequestContext, progress: ProgressListener) -> OpenAIReply:
             if isinstance(parsed, ApplyRequest):
                 return make_apply_reply(_merge(service, CHAT_ROUTE, parsed, context, progress))
-            return _chat(service, parsed, context, progress)
+            return _answer_chat(service, parsed, context, progress)
 
         completion = Completion(service.model.name)
         if body.stream:
@@ -353,7 +353,9 @@ def _merge(
     return result
 
 
-def _chat(service: Service, chat: ChatRequest, context: RequestContext, progress: ProgressListener) -> OpenAIReply:
+def _answer_chat(
+    service: Service, chat: ChatRequest, context: RequestContext, progress: ProgressListener
+) -> OpenAIReply:
     """Have the model answer a chat, and report the outcome."""
     try:
         answer = service.model.chat().answer(chat, context, progress)

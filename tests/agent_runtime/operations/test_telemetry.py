@@ -27,7 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from agent_runtime.errors import BadRequest
 from agent_runtime.telemetry.log import JsonLines, LineWriter, TextLines, configure_logging
 from agent_runtime.telemetry.metrics import CachedEngineStats, Metering, RequestOutcome, SlidingWindowStats
-from agent_runtime.telemetry.traces import make_tracer_provider, provider_for
+from agent_runtime.telemetry.traces import make_provider, make_tracer_provider
 from agent_runtime.types import SourceUsage, Usage
 from engine.engine import EngineStats
 from engine.kv_cache.page_pool import PoolStats
@@ -345,7 +345,7 @@ def exporter() -> InMemorySpanExporter:
 
 @pytest.fixture
 def provider(exporter: InMemorySpanExporter) -> Iterator[TracerProvider]:
-    made = provider_for(exporter, {"OTEL_SERVICE_NAME": "edits"})
+    made = make_provider(exporter, {"OTEL_SERVICE_NAME": "edits"})
     yield made
     made.shutdown()
 
