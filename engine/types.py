@@ -44,14 +44,13 @@ class Reuse:
     segment_ends: the ends of the prompt's segments, in tokens, ascending; the tokens after the last one are one more
     segment. budget: the share, in [0, 1], of the stored tokens after the first change that is computed again (None: the
     mode's default; 1: all, a full prefill). recompute: half-open ranges of the prompt that are computed even if they
-    are stored. edit_class: the caller's name for the kind of edit; audits keep separate estimates for each.
+    are stored.
     """
 
     mode: ReuseMode = "exact"
     segment_ends: Sequence[int] = ()
     budget: float | None = None
     recompute: Sequence[tuple[int, int]] = ()
-    edit_class: str = ""
 
     def __post_init__(self) -> None:
         if self.mode not in ("exact", "fast", "turbo"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -93,10 +92,8 @@ def _supersedes(newer: IdleTask, older: IdleTask) -> bool:
 LIKELIEST = 20
 """Tokens whose probabilities are compared one by one; the others are compared as one."""
 
-MOST_CLASSES = 64
-"""Classes of one root that are counted separately; later ones count as unnamed."""
-
-MOST_IN_ALL = 4096
+MOST_CLASSES = 4096
+"""Classes that are counted separately; later ones share one for each model and mode."""
 
 NEAR_TIE = 0.25
 """If two tokens are this near in an exact run (in nats), either may be the most likely: in bfloat16, whose logits move
@@ -142,14 +139,13 @@ class AuditConfig:
 
 @dataclass(frozen=True, slots=True)
 class AuditClass:
-    """Requests that are judged together: of one model, one mode, one kind of edit as callers name it, and one root.
+    """Requests that are judged together: of one model, one mode and one root.
 
     root: hex of the key under which their KV is shared, so that no tenant raises the budget of another.
     """
 
     fingerprint: str
     mode: ReuseMode
-    edit: str = ""
     root: str = ""
 
 
@@ -239,7 +235,6 @@ class AuditPolicy:
         self.config = config
         self._random = random.Random(config.seed)  # a sample, no secret
         self._classes: dict[AuditClass, _Running] = {}
-        self._num_of_root: Counter[str] = Counter()
 
     def is_drawn(self) -> bool:
         """Draw whether the approximate request that has just ended is audited."""
@@ -255,7 +250,6 @@ class AuditPolicy:
         of = self._limit_class(of)
         if of not in self._classes:
             self._classes[of] = _Running()
-            self._num_of_root[of.root] += 1
         own = self._classes[of]
         own.add(found, self.config.half_life)
         estimate = own.estimate()
@@ -269,15 +263,10 @@ class AuditPolicy:
         return {of: own.estimate() for of, own in self._classes.items()}
 
     def _limit_class(self, of: AuditClass) -> AuditClass:
-        """Return the class, or the unnamed one of its root if that has too many names, since callers choose them.
-
-        If there are too many roots, the first ones are kept, and later ones share a class.
-        """
-        is_full = len(self._classes) >= MOST_IN_ALL
-        if of in self._classes or (self._num_of_root[of.root] < MOST_CLASSES and not is_full):
+        """Return the class; if there are too many roots, the first ones are kept, and later ones share a class."""
+        if of in self._classes or len(self._classes) < MOST_CLASSES:
             return of
-        unnamed = AuditClass(of.fingerprint, of.mode, root=of.root)
-        return AuditClass(of.fingerprint, of.mode) if is_full and unnamed not in self._classes else unnamed
+        return AuditClass(of.fingerprint, of.mode)
 
     def _is_too_far(self, found: AuditEstimate) -> bool:
         if found.num_tokens < self.config.fewest_tokens:

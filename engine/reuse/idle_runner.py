@@ -139,7 +139,7 @@ class IdleRunner:
             self._policy.book(self._class_of(task.request.reuse, task.root), compare(result.logprobs, task.approximate))
 
     def _class_of(self, reuse: Reuse, root: bytes) -> AuditClass:
-        return AuditClass(self._fingerprint, reuse.mode, reuse.edit_class, root.hex())
+        return AuditClass(self._fingerprint, reuse.mode, root.hex())
 
 
 def _build_request(task: IdleTask) -> GenerationRequest:

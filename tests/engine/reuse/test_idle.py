@@ -282,16 +282,15 @@ def test_an_audit_finds_what_two_runs_by_hand_do() -> None:
 
 def test_requests_of_a_class_that_is_too_far_run_more_again() -> None:
     core = idle_core(audit=AUDIT)
-    result = run_approximately(core, Reuse("turbo", edit_class="rename"))
+    result = run_approximately(core, Reuse("turbo"))
     assert "budget" not in result.usage.recomputed_by
     idle(core)
     (own,) = core.idle_stats().audits
-    assert own == AuditClass(core.model.fingerprint.hex(), "turbo", "rename", own.root)
+    assert own == AuditClass(core.model.fingerprint.hex(), "turbo", own.root)
     assert core.idle_stats().audits[own].raised_by == 0.25
     for place, reuse, is_raised in [
-        (20, Reuse("turbo", edit_class="rename"), True),
-        (30, Reuse("turbo"), False),
-        (40, Reuse("turbo", budget=0.0, edit_class="rename"), False),
+        (20, Reuse("turbo"), True),
+        (40, Reuse("turbo", budget=0.0), False),
     ]:
         core.pages.forget()
         usage = run(core, [*NEW[:place], 3, 1, 4, *NEW[place:]], reuse).usage
