@@ -28,13 +28,9 @@ needed."""
 
 @dataclass(frozen=True, slots=True)
 class PromptSegment:
-    """A run of prompt tokens that a change invalidates as a whole: a definition in a file, or a turn of a conversation.
-
-    key: names the content; b"" for content that changes often.
-    """
+    """Prompt tokens that a change invalidates as a whole: a definition in a file, or a turn of a conversation."""
 
     token_ids: Sequence[int]
-    key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +59,9 @@ class Reuse:
             raise RequestError("a range to recompute begins before the prompt or ends before it begins")
 
     @classmethod
-    def from_segments(cls, segments: Sequence[PromptSegment], mode: ReuseMode, budget: float | None = None) -> Reuse:
+    def from_segments(cls, segments: Sequence[PromptSegment], mode: ReuseMode) -> Reuse:
         """Return the reuse for a prompt of these segments."""
-        return cls(mode, tuple(accumulate(len(each.token_ids) for each in segments)), budget)
+        return cls(mode, tuple(accumulate(len(each.token_ids) for each in segments)))
 
 
 EXACT = Reuse()

@@ -154,10 +154,9 @@ def assert_equal(
     dtype: torch.dtype,
     device: torch.device,
     variant: Variant | None = None,
-    seed: int | None = None,
 ) -> None:
     """Raise AssertionError if the error is above the dtype's bound. The message says how to repeat the run."""
-    seed = get_run_seed() if seed is None else seed
+    seed = get_run_seed()
     error = measure_error(op, shape, dtype, device, variant, seed)
     assert error <= BOUNDS[dtype], (
         f"{op.name} {dict(shape)} {dtype} variant {None if variant is None else dict(variant)}: "

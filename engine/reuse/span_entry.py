@@ -254,11 +254,6 @@ class SpanStats:
     num_tier_faults: int = 0
     num_tier_dropped: int = 0
 
-    @property
-    def hit_rate(self) -> float:
-        """The share of the tokens looked up that was found."""
-        return self.num_hit / self.num_queried if self.num_queried else 0.0
-
 
 MOST_CANDIDATES = 8
 """Entries with which a k-gram is compared, the newest: the licence text of a thousand files is not tried in all."""

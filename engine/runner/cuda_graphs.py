@@ -64,19 +64,6 @@ class CUDAGraphs:
         return replay
 
 
-class Reruns:
-    """Does without a graph what a graph does: runs the work again on its memory, into the first result's memory."""
-
-    def __call__(self, work: Work) -> Work:
-        """As `Capture`."""
-        out = work()
-
-        def rerun() -> Tensor:
-            return out.copy_(work())
-
-        return rerun
-
-
 ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Row counts of graphs. A pass over more rows takes so long that its launches do not matter."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -38,15 +38,6 @@ class PagedBatch:
     @property
     def num_seqs(self) -> int:
         return len(self.seq_lens)
-
-
-def make_causal_key_ends(query_lens: Sequence[int], seq_lens: Sequence[int]) -> Tensor:
-    """Return `key_ends` if each sequence's queries are its last tokens: int32 [num_tokens]."""
-    ends = [
-        torch.arange(seq_len - query_len + 1, seq_len + 1, dtype=torch.int32)
-        for query_len, seq_len in zip(query_lens, seq_lens, strict=True)
-    ]
-    return torch.cat(ends)
 
 
 SPARE_PAGES = 3

@@ -18,7 +18,6 @@ from kernels import parity
 from kernels.op import Shape, Variant, is_interpreting
 from kernels.paged_attention import (
     PagedBatch,
-    make_causal_key_ends,
     run_paged_attention,
     variants,
 )
@@ -202,10 +201,6 @@ def test_torchs_ways_are_the_reference(shape: Shape) -> None:
     assert ("sdpa" in ways) == ("uneven" not in shape)
     for name in ways.keys() - {"flex_attention"}:  # which compiles for half a minute
         assert_near(ways[name]()[0], OP.reference(inputs)[0], 1e-6)
-
-
-def test_rows_that_are_a_sequences_last_see_up_to_themselves() -> None:
-    assert make_causal_key_ends([2, 1], [5, 3]).tolist() == [4, 5, 3]
 
 
 # The kernel, in the interpreter over awkward shapes and on a card.

@@ -171,4 +171,4 @@ def test_the_rolling_rate_forgets_old_requests() -> None:
 
 def test_nothing_asked_is_nothing_hit() -> None:
     stats = KVPages(4, 4).stats()
-    assert stats.hit_rate == stats.rolling_hit_rate == 0.0
+    assert stats.num_hits == stats.num_queries == stats.rolling_hit_rate == 0

@@ -18,7 +18,6 @@ from engine.runner.cuda_graphs import (
     PATIENCE,
     ROWS,
     PoolLayout,
-    Reruns,
     StepShape,
     Work,
     build_arrays,
@@ -26,7 +25,7 @@ from engine.runner.cuda_graphs import (
 from engine.runner.cuda_runner import KernelRunner
 from engine.runner.step_rows import PagedRows
 from tests.engine.cores import WINDOW
-from tests.engine.runner.kernel_cores import kernel_model
+from tests.engine.runner.kernel_cores import Reruns, kernel_model
 from tests.engine.tiny import VOCAB_SIZE
 
 
