@@ -40,7 +40,6 @@ class Fault:
 
 LOOP = {"PER_PROCESSOR": 2, "num_stages": 1}
 """Of variants whose programs take several blocks."""
-ONE_ROW = LOOP | {"ROWS": 1}
 
 FAULTS = [
     Fault("paged_attention", "seen = places[None, :] < ends[:, None]", "seen = places[None, :] <= ends[:, None]"),
