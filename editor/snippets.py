@@ -231,12 +231,12 @@ class Unit:
 
     @property
     def elides(self) -> bool:
-        """Tell whether a marker stands anywhere inside."""
+        """Return whether a marker stands anywhere inside."""
         return self.is_marker or any(part.elides for part in self.parts)
 
 
 def is_comment(line: str) -> bool:
-    """Tell whether a line is a comment, in any comment syntax."""
+    """Return whether a line is a comment, in any comment syntax."""
     return COMMENT.match(line) is not None
 
 
@@ -346,7 +346,7 @@ class _Builder:
         return [*joined, lead] if lead is not None else joined
 
     def _is_lead(self, unit: Unit) -> bool:
-        """Tell whether a unit is a comment or an attribute, which belongs to what stands below it."""
+        """Return whether a unit is a comment or an attribute, which belongs to what stands below it."""
         if unit.is_marker or unit.continues or unit.kind:
             return False
         head = self.lines[unit.start]

@@ -1,11 +1,12 @@
 """Applies ordered hunks to a file, all or none, or refuses them with reasons.
 
-The lines of a hunk must stand in the file on some rung of the ladder. `locate.py` chooses among several places and
-finds hunks whose result stands in the file already. This module merges, or says what is wrong.
-Hunks that stand in one place each need not be in order (models mix them up), but must not overlap.
+The lines of a hunk must be in the file on some rung of the ladder. `locate.py` chooses among several places and finds
+hunks whose result is already in the file. This module merges the hunks, or says why it cannot. Hunks that have only one
+place need not be in order (models mix them up), but must not overlap.
 
-Certain without lines to look for: an insertion into an empty file, or at the end where the hunk says 'end of file'. Not
-certain: an insertion with nothing but a line number; an insertion without any context, which Codex appends to the file.
+Some hunks quote no line of the file. An insertion into an empty file is certain, and so is one at the end if the hunk
+says 'end of file'. An insertion with only a line number is not; nor is one without any context, which Codex appends to
+the file.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _MORE_CONTEXT = "Add kept lines above or below until only one place fits, or nam
 
 
 class Refusals:
-    """Refuses hunks of one edit, which has `total` of them; `slots` are those that do something."""
+    """Builds the refusals of the hunks of one edit, which has `total` of them; `slots` are those with an effect."""
 
     def __init__(self, target: Target, slots: Sequence[Slot], total: int) -> None:
         self._target = target
@@ -80,7 +81,7 @@ class Refusals:
         return Open(self._build_refusal(slot, "open_intent", reason, _MORE_CONTEXT), options)
 
     def refuse_misspelled(self, slot: Slot, start: int, splice: Splice | None, doubt: str) -> Open:
-        """Refuse a hunk whose new lines have no sure spelling at its place; `splice` is the one that is likely."""
+        """Refuse a hunk whose new lines have no certain spelling at its place; `splice` is the likely one, if any."""
         where = format_span(start, start + slot.size)
         unresolved = self._build_refusal(
             slot,
@@ -91,7 +92,7 @@ class Refusals:
         return Open(unresolved, _drop_missing([self._build_option(slot, start, 0, 1)]))
 
     def refuse_twin(self, slot: Slot, start: int) -> Open:
-        """Refuse a hunk whose place is only like its lines, while its new lines stand elsewhere."""
+        """Refuse a hunk whose place is only similar to its lines, while its new lines are elsewhere in the file."""
         where = format_span(start, start + slot.size)
         unresolved = self._build_refusal(
             slot,
@@ -102,7 +103,7 @@ class Refusals:
         return Open(unresolved, _drop_missing([self._build_option(slot, start, 0, 1)]))
 
     def refuse_out_of_scope(self, slot: Slot, start: int) -> Open:
-        """Refuse a hunk whose only place lies outside of the scope that it names."""
+        """Refuse a hunk whose only place is outside of the scope that it names."""
         scope = " > ".join(slot.change.hint.scopes)
         scope = scope if len(scope) <= _MAX_SCOPE_CHARS else f"{scope[:_MAX_SCOPE_CHARS]}..."
         known = self._target.scopes.has_all(slot.change.hint.scopes)
@@ -114,7 +115,7 @@ class Refusals:
         return Open(unresolved, _drop_missing([self._build_option(slot, start, 0, 1)]))
 
     def refuse_not_found(self, slot: Slot) -> Open:
-        """Refuse a hunk whose lines stand nowhere."""
+        """Refuse a hunk whose lines are not in the file."""
         told = slot.told
         if slot.done and slot.chosen is not None:
             where = format_span(slot.chosen, slot.chosen + slot.size)
@@ -138,7 +139,7 @@ class Refusals:
         return Open(self._build_refusal(slot, "ambiguous", reason, _MORE_CONTEXT, count), options)
 
     def _refuse_insertion(self, at: int) -> Open:
-        """Refuse an insertion without context; it is likely meant for its line, or else for the end of the file."""
+        """Refuse an insertion without context; most likely its line is meant, or else the end of the file."""
         slot, size = self._slots[at], len(self._target.lines)
         expected = self._expected[at]
         line = slot.line if expected is None else expected
@@ -185,7 +186,7 @@ class Refusals:
 
 
 def _rank_places(slot: Slot, expected: int | None) -> list[int]:
-    """Return some places of a slot, those nearest to its line first, else from the top."""
+    """Return some places of a slot: nearest to its line first, without a line from the top."""
     starts = slot.starts
     line = slot.line if expected is None else expected
     if line is None:
@@ -204,7 +205,7 @@ def _drop_missing(options: Iterable[Option | None]) -> tuple[Option, ...]:
 
 
 def merge_hunks(original: str, edit: ParsedEdit, language: str | None = None, *, compat: bool = False) -> MergeOutcome:
-    r"""Return the merged text of a text with "\n" lines, or why there is none.
+    r"""Return the outcome of hunks on a text with "\n" lines.
 
     The final newline is as the edit says if one of its hunks reaches the end of the file, else as it was. With `compat`
     the first match wins, as in Codex's apply_patch (`merge_as_codex`).
@@ -251,7 +252,10 @@ def _resolve_slots(target: Target, slots: Sequence[Slot], refusals: Refusals) ->
 
 
 def _is_in_scope(target: Target, slot: Slot, start: int) -> bool:
-    """A section heading with line numbers may be out of date; a scope that stands for a place must be there."""
+    """Return whether a place is inside the hunk's scope, or need not be.
+
+    A section heading beside line numbers may be out of date. A scope without a line number must be in the file.
+    """
     named = slot.change.hint.scopes
     if not named or slot.rule in ("hint", "scope"):
         return True

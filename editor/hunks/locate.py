@@ -1,11 +1,12 @@
 """Finds the place of each hunk by its lines, its scope, its hint and its order.
 
-In this order: a place at the end of the file for a hunk that says so; exactly the line that the hunk gives, moved by as
-much as the hunks next to it that stand in one place only; the place inside the hunk's scope; the only place that keeps
-all hunks in their order. A line number or a scope never makes lines fit that do not stand there.
+The first rule that applies decides: the end of the file, if the hunk says so; the hunk's only place; the hunk's line
+number, moved by the same offset as the nearest hunks that have only one place; the place inside the hunk's scope; the
+only place that keeps all hunks in order. A line number or a scope never makes lines match that are not there.
 
-Either the old lines stand nowhere and the new ones do, or new lines stand there beside their context. A hunk of the
-latter kind that stands exactly at its line is open: the text repeats itself, or the diff was sent twice.
+A hunk is already applied if its old lines are not in the file and its new lines are, or if its new lines are there
+beside their context. A hunk of the second kind that is exactly at its line number stays open: the text may repeat
+itself, or the diff may have been sent twice.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from editor.types import Replacement
 
 
 def choose_places(slots: Sequence[Slot], target: Target) -> list[Slot]:
-    """Return the slots, decided where a rule decides."""
+    """Return the slots with a place chosen wherever a rule decides."""
     told = [_choose_by_end(slot, target.blank_below, len(target.lines)) for slot in slots]
     told = [slot.choose(slot.starts[0], "unique") if _is_certain(slot) else slot for slot in told]
     told = _choose_by_hint(told)
@@ -33,7 +34,7 @@ def choose_places(slots: Sequence[Slot], target: Target) -> list[Slot]:
 
 
 def is_in_order(slots: Sequence[Slot]) -> bool:
-    """Tell whether all decided hunks stand in their order, without overlapping."""
+    """Return whether all decided hunks are in order, without overlapping."""
     cores = [slot.find_core(slot.chosen) for slot in slots if slot.chosen is not None]
     return all(_fits(above, below) for above, below in pairwise(cores))
 
@@ -56,7 +57,7 @@ def _find_expected_line(line: int | None, offsets: set[int | None]) -> int | Non
 
 
 def _find_offsets(slots: Sequence[Slot], *, behind: bool) -> list[int | None]:
-    """Return for each slot by how much the nearest anchor before it stands off its line number."""
+    """Return for each slot the offset of the nearest anchor before it from its line number."""
     offsets: list[int | None] = []
     offset: int | None = None
     for slot in slots:
@@ -67,7 +68,7 @@ def _find_offsets(slots: Sequence[Slot], *, behind: bool) -> list[int | None]:
 
 
 def _is_certain(slot: Slot) -> bool:
-    # Blank lines alone say nothing: one blank line in a file is no reason to change that one.
+    # Blank lines alone prove nothing, even if the file has only one.
     return len(slot.starts) == 1 and (not slot.change.before or any(map(str.strip, slot.change.before)))
 
 
@@ -79,7 +80,7 @@ def _choose_by_end(slot: Slot, blank_below: int, num_lines: int) -> Slot:
 
 
 def _has_plausible_lines(slots: Sequence[Slot]) -> bool:
-    """Tell whether the line numbers ascend; models also fill in one number everywhere."""
+    """Return whether the line numbers ascend; models also fill in one number everywhere."""
     lines = [slot.line for slot in slots if slot.line is not None]
     return all(above < below for above, below in pairwise(lines))
 
@@ -99,7 +100,7 @@ def _choose_by_hint(slots: Sequence[Slot]) -> list[Slot]:
     decided = list(slots)
     above = _find_offsets(slots, behind=True)
     for at, (slot, expected) in enumerate(zip(slots, find_expected_lines(slots), strict=True)):
-        # Where the hunk fits its own line too, and nothing above has moved, a copy of its lines may have come below.
+        # If the hunk fits its own line too, and nothing above has moved, its lines may have been copied below.
         stays = expected != slot.line and slot.line is not None and slot.can_start_at(slot.line)
         is_disputed = stays and not above[at]
         if slot.chosen is None and expected is not None and slot.can_start_at(expected) and not is_disputed:
@@ -119,7 +120,10 @@ def _choose_by_scope(slot: Slot, scopes: Scopes) -> Slot:
 
 
 def _choose_by_order(slots: Sequence[Slot]) -> list[Slot]:
-    """Decide the hunks that have one place left between the first and the last that keep all hunks in order."""
+    """Choose the place of each hunk that has only one place left if all hunks are kept in order.
+
+    The first and the last place that allow that order bound the places of each hunk.
+    """
     first = _place_leftmost(slots)
     last = _place_rightmost(slots)
     if first is None or last is None:
@@ -168,14 +172,14 @@ def _list_starts(slot: Slot) -> Sequence[int]:
 
 
 def _fits(above: tuple[int, int], below: tuple[int, int]) -> bool:
-    """Tell whether one range ends before the other begins; two insertions at one point have no order."""
+    """Return whether one range ends before the other begins; two insertions at one point have no order."""
     return above[1] <= below[0] and above != below
 
 
 def find_new_lines(target: Target, change: Replacement, grown: int) -> Places | None:
-    """Return the one place where the new lines of a hunk that quotes no words stand, not by chance.
+    """Return the place of the new lines of a hunk that quotes no words; None if they may be there by chance.
 
-    `grown` is by how many lines the hunks before it make the text longer.
+    `grown` is by how many lines the hunks before it lengthen the text.
     """
     if sum(char.isalnum() for line in change.after for char in line) < MIN_EVIDENCE:
         return None
@@ -190,10 +194,10 @@ def find_new_lines(target: Target, change: Replacement, grown: int) -> Places | 
 
 
 def mark_repeated(target: Target, slots: Sequence[Slot], final_newline: bool | None) -> list[Slot]:
-    """Mark hunks as done that only repeat what stands there, unless others show that the edit is not applied.
+    """Mark hunks as done whose new lines are already around their place.
 
-    Where others show that it is, such a hunk is done even if it stands exactly at its line. `final_newline` is what the
-    edit says of the end of the text, None if nothing.
+    They are not marked if other hunks show that the edit is not applied. If others show that it is, such a hunk is done
+    even exactly at its line. `final_newline` is what the edit says about the end of the text, None if nothing.
     """
     places = [_find_repeated_place(target, slot) for slot in slots]
     others_done = any(slot.done and slot.proven for slot in slots)
@@ -213,7 +217,7 @@ def mark_repeated(target: Target, slots: Sequence[Slot], final_newline: bool | N
 
 
 def _find_repeated_place(target: Target, slot: Slot) -> int | None:
-    """Return where the new lines of a hunk stand around its place; None if they do not."""
+    """Return where the new lines of a hunk are around its place; None if they are not there."""
     if slot.done or slot.chosen is None or not slot.change.before:
         return None
     return _find_repeated_lines(target.lines, slot, slot.chosen)
@@ -224,7 +228,7 @@ def _mark_done(slot: Slot, at: int) -> Slot:
 
 
 def _is_repeated(slot: Slot, at: int) -> bool:
-    """Tell whether the result that stands at a line is the hunk's own, and not a line like it by chance."""
+    """Return whether the lines found at `at` are this hunk's own result, and not similar lines by chance."""
     if at == slot.line != slot.chosen:
         return True
     held = slot.chosen == slot.line and all(slot.context)
@@ -232,7 +236,7 @@ def _is_repeated(slot: Slot, at: int) -> bool:
 
 
 def _find_repeated_lines(lines: Sequence[str], slot: Slot, start: int) -> int | None:
-    """Return where all new lines stand so that they hold the place of the old ones, None if they do not."""
+    """Return where all new lines are so that they include the place of the old ones, None if nowhere."""
     after, end = slot.change.after, start + slot.size
     if len(after) <= slot.size:
         return None
@@ -242,13 +246,13 @@ def _find_repeated_lines(lines: Sequence[str], slot: Slot, start: int) -> int | 
 
 
 MAX_PLACES = 2_000_000
-"""The places of all hunks of one edit, a place counted once for each hunk that fits there."""
+"""The number of places of all hunks of one edit; a place counts once for each hunk that fits there."""
 
 _NOWHERE = Places("exact", (), ())
 
 
 def find_slots_at_hints(target: Target, hunks: Sequence[tuple[int, Replacement]]) -> list[Slot] | None:
-    """Return the slots if every hunk stands exactly at its line: nothing else needs to be looked at then."""
+    """Return the slots if every hunk is exactly at its line, else None; then nothing else has to be searched."""
     slots: list[Slot] = []
     for number, change in hunks:
         line, size = change.hint.line, len(change.before)
@@ -274,10 +278,10 @@ def find_slots(target: Target, hunks: Sequence[tuple[int, Replacement]]) -> list
 
 
 def _find_slot(target: Target, number: int, change: Replacement, grown: int) -> Slot:
-    """Return one hunk with its places; `grown` is by how many lines the hunks before it make the file longer.
+    """Return one hunk with its places; `grown` is by how many lines the hunks before it lengthen the file.
 
-    Where the old lines do not stand to the letter, or not at their line number, it is asked first whether the new ones
-    stand there: a diff sent twice must not change another place the second time.
+    If the old lines are not in the file exactly, or not at their line number, the new lines are looked for first: a
+    diff sent twice must not change another place the second time.
     """
     if not change.before:
         places = _find_insertion_place(target, change)
@@ -313,17 +317,17 @@ def _find_slot_without_words(target: Target, number: int, change: Replacement, p
 
 
 def _find_insertion_place(target: Target, change: Replacement) -> Places:
-    """Return the end of the text where that is certain: the text is empty, or the hunk says so and is not done."""
+    """Return the end of the text if the insertion certainly belongs there: the text is empty, or the hunk says so."""
     size = len(target.lines)
     at_end = change.hint.at_end and tuple(target.lines[-len(change.after) :]) != change.after
     return Places("exact", (size,), (Shift(),)) if not target.lines or at_end else _NOWHERE
 
 
 def _find_before(target: Target, change: Replacement) -> tuple[Replacement, Places]:
-    """Find the old lines, as they were sent or as models send them by mistake.
+    """Find the old lines as they were sent, or as they are after the usual mistakes of models are undone.
 
-    Blank context lines at the end, which the file need not have, are left out if need be; so is the sign of context
-    lines taken to be missing where the lines then stand to the letter.
+    Blank context lines at the end, which the file need not have, are dropped. Context lines get back the blank that is
+    their sign, if the lines then match exactly.
     """
     places = target.find(change.before)
     if places is not None and places.rung in ("exact", "trailing_space"):
@@ -341,10 +345,10 @@ def _find_before(target: Target, change: Replacement) -> tuple[Replacement, Plac
 
 
 def restore_signs(change: Replacement) -> Replacement | None:
-    """Return a hunk whose context lines were sent without the blank that is their sign, with their first blank.
+    """Return a hunk with the first blank restored on context lines that were sent without it: it is their sign.
 
-    The lines that go and come have their signs, and stand as they were sent. None where it may as well be that the
-    whole hunk was sent one blank too far left: the new lines are then indented like the context as it was read.
+    Removed and added lines have their signs and stay as they are. None if the whole hunk may as well have been sent one
+    blank too far left, so that the new lines are indented like the context as it was read.
     """
     before, after = list(change.before), list(change.after)
     context: set[str] = set()

@@ -1,7 +1,7 @@
-"""Hunks with the places where they can go, and the scopes that are named above them.
+"""Hunks with their possible places, and the scopes that they name.
 
-What a scope line opens reaches to the next line that is indented no deeper, and is no bracket, comment or text of a
-literal that spans lines; a line that opens nothing (a heading of Markdown) reaches to the end of the file.
+The block of a scope line reaches to the next line that is indented no deeper and is no bracket, comment or text of a
+literal over several lines. A scope line that opens no block (a heading of Markdown) reaches to the end of the file.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ Rule = Literal["unique", "hint", "scope", "order"]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A hunk with all the places of its lines: those of `before`, or of `after` where it is `done` already.
+    """A hunk with all places of its old lines, or of its new lines if it is `done` already.
 
-    `chosen` is one of `starts` once a `rule` has decided. The first `lead` and last `trail` lines are context. `proven`
-    says that a hunk that is done is held by its context, or line. `told` says that the new lines of one that is not
-    found to the letter stand in the file; `is_twin` that its places may then be like the one that is meant.
+    `chosen` is one of `starts`, as soon as a `rule` has decided. The first `lead` and last `trail` lines are context.
+    `proven` says that context or the line number confirm that the hunk is done. `told` is a sentence that the new lines
+    of a hunk that does not match exactly are in the file; `is_twin` says that its places may only be similar to the one
+    that is meant.
     """
 
     number: int
@@ -46,27 +47,27 @@ class Slot:
 
     @property
     def size(self) -> int:
-        """Return the number of lines that stand in the file."""
+        """The number of its lines in the file."""
         return len(self.change.after if self.done else self.change.before)
 
     @property
     def line(self) -> int | None:
-        """Return the line index that the hunk gives."""
+        """The line index that the hunk gives, None if it gives none."""
         return self.change.hint.line
 
     @property
     def context(self) -> tuple[int, int]:
-        """Return how many lines of context there are above and below; repeated lines may count on both sides."""
+        """The number of context lines above and below; repeated lines may count on both sides."""
         before, after = self.change.before, self.change.after
         return count_common(before, after), count_common(before[::-1], after[::-1])
 
     @property
     def new_lines(self) -> tuple[str, ...]:
-        """Return the new lines without those of context."""
+        """The new lines without context."""
         return self.strip_context(self.change.after)
 
     def strip_context(self, after: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the new lines, in whatever spelling they come, less the context above and below."""
+        """Return new lines without the context above and below; they may be spelled as in the file."""
         return after[self.lead : len(after) - self.trail]
 
     def find_core(self, start: int) -> tuple[int, int]:
@@ -74,30 +75,30 @@ class Slot:
         return start + self.lead, start + self.size - self.trail
 
     def can_start_at(self, start: int) -> bool:
-        """Tell whether the lines stand at a line."""
+        """Return whether a line is one of the slot's places."""
         row = bisect_left(self.starts, start)
         return row < len(self.starts) and self.starts[row] == start
 
     def choose(self, start: int, rule: Rule) -> Slot:
-        """Return the slot with a place decided."""
+        """Return the slot with a chosen place."""
         return replace(self, chosen=start, rule=rule)
 
     def limit_to(self, low: int, high: int) -> Slot:
-        """Return the slot with its places in [low, high] only, and none decided."""
+        """Return the slot with only its places in [low, high], none of them chosen."""
         kept = slice(bisect_left(self.starts, low), bisect_right(self.starts, high))
         if kept == slice(0, len(self.starts)):
             return replace(self, chosen=None, rule=None)
         return replace(self, starts=self.starts[kept], mappings=self.mappings[kept], chosen=None, rule=None)
 
     def restrict_to(self, starts: Collection[int]) -> Slot:
-        """Return the slot with no other places than these, and none decided."""
+        """Return the slot with only these places, none of them chosen."""
         kept = [bisect_left(self.starts, start) for start in sorted(starts)]
         mappings = tuple(self.mappings[row] for row in kept)
         return replace(self, starts=tuple(sorted(starts)), mappings=mappings, chosen=None, rule=None)
 
 
 def build_slot(number: int, change: Replacement, places: Places, *, done: bool = False) -> Slot:
-    """Return the slot of a hunk; a line is context of one side only, of the upper one if both could have it."""
+    """Return the slot of a hunk; a line that could be context above and below is context above."""
     lead = count_common(change.before, change.after)
     most = min(len(change.before), len(change.after)) - lead
     trail = min(count_common(change.before[::-1], change.after[::-1]), most)
@@ -105,17 +106,17 @@ def build_slot(number: int, change: Replacement, places: Places, *, done: bool =
 
 
 def count_common(a: Sequence[str], b: Sequence[str]) -> int:
-    """Return how many lines two runs begin with alike."""
+    """Return the length of the common prefix of two runs of lines."""
     return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 _PARAMETERS = re.compile(r"(?P<head>[^()]*\w\()\s*(?:\.{3}|…)?\s*\)\W*")
-# Such lines stand at the indentation of the scope line without ending what it opens.
+# Lines at the indentation of the scope line that do not end its block.
 _CONTINUES = re.compile(r"[{})\]#/*;,]")
 
 
 class Scopes:
-    """Finds which lines of one file lie inside given scopes."""
+    """Finds which lines of a file are inside given scopes."""
 
     def __init__(self, index: LineIndex) -> None:
         self._index = index
@@ -126,17 +127,17 @@ class Scopes:
         self._ranges_of: dict[tuple[str, ...], tuple[list[int], list[int]]] = {}
 
     def has_all(self, scopes: tuple[str, ...]) -> bool:
-        """Tell whether every scope is a line of the file."""
+        """Return whether every scope is a line of the file."""
         return all(self._find_scope_lines(scope) for scope in scopes)
 
     def contain(self, scopes: tuple[str, ...], start: int, end: int) -> bool:
-        """Tell whether lines [start, end) lie inside all scopes, outermost first, or hold the scope lines."""
+        """Return whether lines [start, end) are inside all scopes, outermost first, or contain the scope lines."""
         opened, limits = self._find_ranges(scopes)
         above = bisect_left(opened, end)
         return above > 0 and start < limits[above - 1]
 
     def _find_ranges(self, scopes: tuple[str, ...]) -> tuple[list[int], list[int]]:
-        """Return where the innermost scope opens inside of the others, and how far all up to each one reach."""
+        """Return where the innermost scope opens inside of the others, and where its range and all before it end."""
         if scopes not in self._ranges_of:
             opened, limits = [-1], [len(self._index.lines)]
             for scope in scopes:
@@ -152,9 +153,9 @@ class Scopes:
         return self._ranges_of[scopes]
 
     def _find_scope_lines(self, scope: str) -> tuple[int, ...]:
-        """Return the lines that are the scope but for blanks around; else those that begin with it (`class A(B):`).
+        """Return the lines equal to a scope without blanks at the ends; else those that begin with it (`class A(B):`).
 
-        Models leave out parameters: `def f()` is `def f(a, b):`, too, if no line begins with it.
+        Models leave out parameters: if no line begins with it, `def f()` is also `def f(a, b):`.
         """
         known = self._lines_of.get(scope)
         if known is None:
@@ -177,7 +178,7 @@ class Scopes:
         return tuple(sorted(at for at in alike if longer.match(keys[at])))
 
     def _get_end(self, at: int) -> int:
-        """Return the line after the last one of the block that line `at` opens."""
+        """Return the line after the block that line `at` opens."""
         if at not in self._end_of:
             self._end_of[at] = self._find_end(at)
         return self._end_of[at]
@@ -205,7 +206,7 @@ class Scopes:
 
 
 class Target:
-    """A text to apply hunks to; the places of every run of lines are found only once."""
+    """A text to which hunks are applied; the places of each run of lines are searched only once."""
 
     def __init__(self, original: str, language: str | None = None) -> None:
         lines = original.split("\n")
@@ -220,23 +221,23 @@ class Target:
 
     @property
     def blank_below(self) -> int:
-        """Return the line from which on all lines are blank."""
+        """The line from which on all lines are blank."""
         end = len(self.lines)
         while end and not self.lines[end - 1].strip():
             end -= 1
         return end
 
     def find(self, wanted: tuple[str, ...]) -> Places | None:
-        """Return all places on the strictest rung that finds the lines; one of them must not be blank."""
+        """Return all places on the strictest rung that finds the lines; at least one of the lines must not be blank."""
         if wanted not in self._found:
             self._found[wanted] = find_places(self.index, wanted)
         return self._found[wanted]
 
 
 def build_splice(target: Target, slot: Slot, start: int) -> tuple[Splice | None, str]:
-    """Return the splice of a hunk at one of its places, and a doubt about it; None if nothing can be written.
+    """Return the splice of a hunk at one of its places, and a doubt about it; None if its lines cannot be written.
 
-    Context is left out: hunks may share lines of it.
+    Context is left out, as hunks may share lines of it.
     """
     found = target.lines[start : start + slot.size]
     if slot.done:
@@ -253,7 +254,7 @@ def build_splice(target: Target, slot: Slot, start: int) -> tuple[Splice | None,
 
 
 def refuse_clash(splices: Sequence[Splice]) -> Unresolved | None:
-    """Refuse hunks that change the same lines, or add lines at the same point."""
+    """Return the refusal of hunks that change the same lines or insert at the same point; None if none do."""
     ordered = sorted((one for one in splices if not one.done), key=lambda one: (one.start, one.end))
     for above, below in pairwise(ordered):
         if below.start < above.end or (above.start, above.end) == (below.start, below.end):

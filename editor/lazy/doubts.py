@@ -112,7 +112,7 @@ def read_edge(inner: Sequence[str], outer: Sequence[str], anchor: str, *, upward
 
 
 def is_closed(new: Sequence[str], below: str) -> bool:
-    """Tell whether lines can be added as they are: brackets pair up, and the line below is not taken in by them."""
+    """Return whether lines can be added as they are: brackets pair up, and the line below is not taken in by them."""
     solid = [line for line in new if line.strip()]
     if not solid or not _has_balanced_brackets(solid) or _HEAD.match(solid[-1]):
         return False
@@ -182,12 +182,12 @@ def _is_declaration(line: str) -> bool:
 
 
 def is_closing_line(line: str) -> bool:
-    """Tell whether a line holds nothing but closing brackets."""
+    """Return whether a line holds nothing but closing brackets."""
     return bool(line.strip()) and _CLOSING_LINE.fullmatch(line) is not None
 
 
 def has_same_field(line: str, other: str) -> bool:
-    """Tell whether two lines give the same name its value or meaning (`retries: 3,` and `retries: 5,`)."""
+    """Return whether two lines give the same name its value or meaning (`retries: 3,` and `retries: 5,`)."""
     for pattern in (_FIELD, _DEFINITION):
         one, two = pattern.match(line.strip()), pattern.match(other.strip())
         if one and two and one[1] == two[1]:

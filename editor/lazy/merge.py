@@ -206,7 +206,7 @@ def keep_hidden_lines(hidden: Sequence[str], shown: Sequence[str]) -> list[str] 
 
 
 def is_rewritten_in_place(hidden: Sequence[str], shown: Sequence[str]) -> bool:
-    """Tell whether each hidden line that is not shown stands there changed, about the same name and no line more."""
+    """Return whether each hidden line that is not shown stands there changed, about the same name and no line more."""
     return all(
         op.equal or _has_same_fields(hidden, shown, op)
         for op in line_opcodes([rstrip_blanks(line) for line in hidden], [rstrip_blanks(line) for line in shown])
@@ -370,12 +370,12 @@ def _merge_blocks(lines: list[str], sketch: Sketch) -> list[str]:
 
 
 def _is_head(block: Block) -> bool:
-    """Tell whether a block may just be the head of what follows (`class A:`)."""
+    """Return whether a block may just be the head of what follows (`class A:`)."""
     return sum(bool(line.strip()) for line in block.lines) == 1
 
 
 def _is_unchanged(lines: list[str], placement: Placement) -> bool:
-    """Tell whether a block changes nothing but blank lines."""
+    """Return whether a block changes nothing but blank lines."""
     have = lines[placement.start : placement.end]
     return [line for line in placement.lines if line.strip()] == [line for line in have if line.strip()]
 

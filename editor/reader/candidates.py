@@ -103,7 +103,7 @@ class FileLines:
 
     @cached_property
     def uses_tabs(self) -> bool:
-        """Tell whether more lines are indented by tabs than by spaces."""
+        """Return whether more lines are indented by tabs than by spaces."""
         return sum(line.startswith("\t") for line in self.lines) > sum(line.startswith("  ") for line in self.lines)
 
     @cached_property
@@ -446,5 +446,5 @@ def _find_block_comments(keys: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def is_comment(line: str) -> bool:
-    """Tell whether a line is a comment."""
+    """Return whether a line is a comment."""
     return COMMENT.match(line) is not None

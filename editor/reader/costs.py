@@ -289,5 +289,5 @@ class StepCosts:
 
 
 def _is_title(name: str) -> bool:
-    """Tell whether a name is a title in quotes or of several words, as those of tests."""
+    """Return whether a name is a title in quotes or of several words, as those of tests."""
     return not name.replace(".", "").isidentifier()

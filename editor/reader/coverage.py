@@ -19,7 +19,7 @@ _MIN_UNIT = 4
 
 
 def is_whole(file: FileLines, snippet: Snippet) -> bool:
-    """Tell whether a snippet looks like the whole file: no marker, the same first line, and most of its lines."""
+    """Return whether a snippet looks like the whole file: no marker, the same first line, and most of its lines."""
     if not len(file) or any(item.kind != "line" for item in snippet.items):
         return False
     first, other = snippet.items[0].key, file.keys[0]
@@ -29,7 +29,7 @@ def is_whole(file: FileLines, snippet: Snippet) -> bool:
 
 
 def has_lines_in_order(file: FileLines, snippet: Snippet) -> bool:
-    """Tell whether all shown lines stand in the file in their order: the edit may have been made already."""
+    """Return whether all shown lines stand in the file in their order: the edit may have been made already."""
     below = 0
     for item in snippet.items:
         if item.kind == "line":
@@ -67,7 +67,7 @@ def _find_moved_words(said: str) -> set[str]:
 
 
 def _is_inside(snippet: Snippet, at: int, head: int) -> bool:
-    """Tell whether an item lies in the definition that another begins, or closes it."""
+    """Return whether an item lies in the definition that another begins, or closes it."""
     item, name = snippet.items[at], snippet.names[head]
     if item.kind == "line" and name:
         return name in snippet.owners[at]

@@ -197,7 +197,7 @@ class FeatureExtractor:
 
     @staticmethod
     def _is_deeper(rows: Sequence[Row], at: int) -> bool:
-        """Tell whether a new line is deeper than its neighbours although the line above opens no block."""
+        """Return whether a new line is deeper than its neighbours although the line above opens no block."""
         if rows[at].line is not None or not 0 < at < len(rows) - 1:
             return False
         above, width = rows[at - 1].text, measure_indent(rows[at].text)

@@ -349,7 +349,7 @@ class PathFeatures:
 
 
 def _is_head_swapped(new: str, old: str) -> bool:
-    """Tell whether the head of a block is neither like the one that it replaces nor holds its words."""
+    """Return whether the head of a block is neither like the one that it replaces nor holds its words."""
     if not (new.endswith(_HEAD_ENDS) and old.endswith(_HEAD_ENDS)) or fuzz.ratio(new, old) >= _SAME_HEAD:
         return False
     words, others = set(_WORD.findall(new)), set(_WORD.findall(old))

@@ -112,7 +112,7 @@ class Reading:
 
     @property
     def is_broken(self) -> bool:
-        """Tell whether the text has more syntax errors than the file: a check would reject it."""
+        """Return whether the text has more syntax errors than the file: a check would reject it."""
         return self.features[_ERRORS] > 0
 
 
@@ -145,7 +145,7 @@ def render_drafts(
 
 
 def _has_doubled_definition(file: FileLines, snippet: Snippet, path: Path, moved: frozenset[int]) -> bool:
-    """Tell whether a definition with the very same head stands at its old place and at the new one."""
+    """Return whether a definition with the very same head stands at its old place and at the new one."""
     new = {
         (snippet.items[step.item].key, *snippet.owners[step.item][-2:-1])
         for step in path.steps

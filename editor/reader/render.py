@@ -22,7 +22,7 @@ class Row(NamedTuple):
 
     @property
     def closes(self) -> bool:
-        """Tell whether the line closes a block."""
+        """Return whether the line closes a block."""
         return self.text.lstrip()[:1] in (")", "]", "}") or self.text.strip() == "end"
 
 
@@ -71,7 +71,7 @@ def _list_file_rows(file: FileLines) -> list[Row]:
 
 
 def has_own_shift(snippet: Snippet, runs: Sequence[Run]) -> bool:
-    """Tell whether a shown line is shifted by other columns than most lines of its fence."""
+    """Return whether a shown line is shifted by other columns than most lines of its fence."""
     return any(
         row.item is not None
         and measure_indent(row.text) != snippet.compute_width(row.item)

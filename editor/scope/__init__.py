@@ -1,7 +1,7 @@
 r"""Regions of a file for the model: cut out of the text and spliced back.
 
-Regions are handed around as lines that each end with "\n", so that no lines and one blank line are told apart; whether
-the file's last line ends so is the file's own matter.
+A region's lines each end with "\n", so that no lines and one blank line differ. Whether the file's last line ends with
+one is not part of a region.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Span = tuple[int, int]
 class Region:
     r"""Lines [first_line, end_line) of a file, counted from 0.
 
-    `text` and `candidates` hold lines that each end with "\n": what stands there, and what would stand there under each
-    reading of the edit, best first, every text once. `edit` is the part of the edit that belongs here; None is all of
-    it, as it was sent. `num_above` and `num_below` are how many lines at the region's ends no reading touches; 0 at an
-    end of the file.
+    `text` and `candidates` hold lines that each end with "\n": the present lines, and the lines under each reading of
+    the edit, best first, every text once. `edit` is the part of the edit that belongs to the region; None is the whole
+    edit as it was sent. `num_above` and `num_below` count the lines at the region's ends that no reading changes; 0 at
+    an end of the file.
     """
 
     first_line: int
@@ -36,13 +36,13 @@ class Region:
 
     @property
     def num_lines(self) -> int:
-        """How many lines of the file it holds."""
+        """The number of lines of the file in the region."""
         return self.end_line - self.first_line
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Regions in the order of the file, apart from one another; `whole` says that the only one is all of it.
+    """The regions of a file in order, without overlap; `whole` says that the only one is the whole file.
 
     `outline` has the first lines of definitions outside of the regions, "" for the whole file.
     """
@@ -64,9 +64,9 @@ def join_lines(lines: Sequence[str]) -> str:
 
 
 def splice(text: str, regions: Sequence[Region], answers: Sequence[str]) -> str:
-    r"""Return the text with an answer in the place of each region; the regions are in order and do not overlap.
+    r"""Return the text with each region replaced by its answer; the regions are in order and do not overlap.
 
-    A last line of an answer without "\n" is given one; the text ends with a newline if it did.
+    An answer whose last line lacks its "\n" gets one. The text ends with a newline if it did before.
     """
     lines, parts, at = split_lines(text), [], 0
     for region, answer in zip(regions, answers, strict=True):
@@ -81,10 +81,10 @@ def splice(text: str, regions: Sequence[Region], answers: Sequence[str]) -> str:
 
 
 def cut(text: str, other: str, regions: Sequence[Region]) -> tuple[str, ...]:
-    """Return what stands in `other`, a changed text, in the place of each region of `text`.
+    """Return the lines of `other`, a changed text, that correspond to each region of `text`.
 
-    Exact where the regions' borders lie between lines that both texts have; where a change runs across a border, what
-    it writes counts to the region.
+    This is exact if the borders of the regions are between lines that both texts have. New lines of a change across a
+    border count to the region.
     """
     ops = line_opcodes(split_lines(text), split_lines(other))
     lines = split_lines(other)
@@ -93,12 +93,12 @@ def cut(text: str, other: str, regions: Sequence[Region]) -> tuple[str, ...]:
 
 
 def is_confined(text: str, other: str, regions: Sequence[Region]) -> bool:
-    """Tell whether a text can be made of another by changing nothing but its regions; the final newline aside."""
+    """Return whether two texts differ only inside of the regions; the final newline does not count."""
     return split_lines(splice(text, regions, cut(text, other, regions))) == split_lines(other)
 
 
 def _map_start(ops: Sequence[LineOp], border: int) -> int:
-    """Return where in the other text a region begins; lines that go in just there are the region's."""
+    """Return where a region begins in the other text; lines inserted exactly there belong to the region."""
     op = next((op for op in ops if op.a_start < border <= op.a_end), None)
     if op is None:
         return 0
@@ -108,7 +108,7 @@ def _map_start(ops: Sequence[LineOp], border: int) -> int:
 
 
 def _map_end(ops: Sequence[LineOp], border: int, num_lines: int) -> int:
-    """Return where in the other text a region ends; lines that go in just there are the region's."""
+    """Return where a region ends in the other text; lines inserted exactly there belong to the region."""
     op = next((op for op in ops if op.a_start <= border < op.a_end), None)
     if op is None:
         return num_lines

@@ -1,12 +1,12 @@
-"""The parts of an edit, and the places in the file where each can belong.
+"""The parts of an edit, and the places in the file where each may belong.
 
-A block need not be a whole definition: three lines out of a loop are placed as well as a class. A chain pairs lines of
-the block with lines of the file, ascending on both sides and not far apart (sparse dynamic programming over the pairs,
-as in Baker and Giancarlo, 1998). Beyond the ends of a chain, lines that are like their neighbours count as changed and
-the rest as new.
+A part is a SEARCH block, a hunk, a substitution, or a block of a lazy snippet. A part that is, or nearly is, in several
+places may change all of them.
 
-A part is a SEARCH block, a hunk, a substitution, or a block of a lazy snippet. A part that stands in several places, or
-nearly does, may touch all of them.
+A block of a snippet need not be a whole definition: three lines out of a loop are placed as well as a class. A chain
+pairs lines of the block with lines of the file, ascending on both sides and not far apart (sparse dynamic programming
+over the pairs, as in Baker and Giancarlo, 1998). Beyond the ends of a chain, lines similar to their neighbours count as
+changed, the others as new.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from editor.types import ParsedEdit, Replacement, Sketch, Substitution, Substitu
 _MAX_OCCURRENCES = 12
 _MAX_PAIRS = 2_000
 _MAX_DROPPED = 60
-# What it costs that a line of the file is not among the block's, and that a line of the block is new.
+# The costs of a line of the file that the block lacks, and of a new line of the block.
 _LOST_COST = 0.06
 _MAX_LOST_COST = 0.5
 _FAR_COST = 0.01
@@ -41,13 +41,13 @@ _NEW_COST = 0.002
 _MIN_WEIGHT = 0.15
 _LIKE = 60
 _MAX_PLACES = 4
-# A letter more or less says little; from this many on a line is taken to be about something.
+# A line with at least so many letters and digits has its full weight.
 _TELLING_CHARS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class BlockMatch:
-    """Lines [start, end) of the file become `lines`. `trust` in [0, 1] says how well the block is held there."""
+    """Lines [start, end) of the file become `lines`; `trust` in [0, 1] says how well the place is confirmed."""
 
     start: int
     end: int
@@ -57,7 +57,7 @@ class BlockMatch:
 
 
 class LineWeights:
-    """Where each line of a file stands, spaces around it left out, and how much a line tells."""
+    """The places of each line of a file, without spaces around it, and the weight of a line as evidence."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.lines = lines
@@ -67,7 +67,7 @@ class LineWeights:
                 self.places[stripped].append(at)
 
     def compute_weight(self, line: str) -> float:
-        """Return how much it tells that a line stands somewhere, in [0, 1]."""
+        """Return how much the presence of a line says about the place, in [0, 1]."""
         stripped = line.strip()
         num_telling = sum(map(str.isalnum, stripped[: 4 * _TELLING_CHARS]))
         return min(1.0, num_telling / _TELLING_CHARS) / (1.0 + log2(max(1, len(self.places.get(stripped, ())))))
@@ -111,7 +111,7 @@ def _find_chains(index: LineWeights, block: Sequence[str]) -> list[tuple[float, 
 
 
 def _link_pairs(pairs: Sequence[tuple[int, int, float]]) -> tuple[list[float], list[int]]:
-    """Return for every pair the score of the best chain that ends with it, and the pair before it there (-1: none)."""
+    """Return for each pair the score of the best chain that ends with it, and the pair before it (-1: none)."""
     rows = np.array([row for row, _, _ in pairs], dtype=np.int64)
     places = np.array([at for _, at, _ in pairs], dtype=np.int64)
     best = np.zeros(len(pairs))
@@ -132,7 +132,7 @@ def _link_pairs(pairs: Sequence[tuple[int, int, float]]) -> tuple[list[float], l
 
 
 def _match_chain(index: LineWeights, block: Sequence[str], chain: list[tuple[int, int]], score: float) -> BlockMatch:
-    """Return the place of a chain: with the equal lines next to its ends, and with lines like those of the block."""
+    """Return the place of a chain, extended by equal lines next to its ends and by similar lines beyond them."""
     lines = index.lines
     first, start = _extend_match(block, lines, *chain[0], -1)
     last, end = _extend_match(block, lines, *chain[-1], +1)
@@ -154,7 +154,7 @@ def _match_chain(index: LineWeights, block: Sequence[str], chain: list[tuple[int
 
 
 def _extend_match(block: Sequence[str], lines: Sequence[str], row: int, at: int, step: int) -> tuple[int, int]:
-    """Walk on from a pair over lines that are equal one by one; return the last pair."""
+    """Return the last pair that is reached from a pair over equal lines."""
     while (
         0 <= row + step < len(block)
         and 0 <= at + step < len(lines)
@@ -165,7 +165,7 @@ def _extend_match(block: Sequence[str], lines: Sequence[str], row: int, at: int,
 
 
 def _count_changed(inner: Sequence[str], outer: Sequence[str]) -> int:
-    """Return how many lines of the file (outwards) are those of the block in another form."""
+    """Return how many lines of the file (outwards) are similar to those of the block."""
     taken = 0
     for line, have in zip(inner, outer, strict=False):
         alike = fuzz.ratio(line.strip(), have.strip()) >= _LIKE
@@ -178,27 +178,27 @@ def _count_changed(inner: Sequence[str], outer: Sequence[str]) -> int:
 
 
 MIN_LIKENESS = 75.0
-"""In per cent: below, the nearest place of lines that do not stand in the file says nothing about where they belong."""
+"""In per cent: a nearest place that is less similar to the lines says nothing about where they belong."""
 LIKENESS_MARGIN = 10.0
-"""Places that are less alike than the best by no more than this may be meant as well."""
+"""In per cent: places whose similarity is below the best one by at most this may be meant as well."""
 TIED_SHARE = 0.9
-"""Of the best place's score: places of a block with this much may be meant as well."""
+"""Places of a block with at least this share of the best score may be meant as well."""
 
 SURE_SCORE = 1.0
-"""Of one line that says much and stands once: a piece of a snippet with less may stand there by chance."""
+"""The score of one unique, telling line: a piece of a snippet with less may be there by chance."""
 
 MIN_TRUST = 0.5
-"""Of a block's best place, for it to be believed without a reading: an end of the block at least stands there."""
+"""The least trust at which a block's best place counts without a reading: one end of the block is there."""
 
 MAX_FREE_LINES = 60
-"""Places of new lines that lie no further apart are all given."""
+"""Lines. Places of new lines within so many lines are all given."""
 
 _MAX_NEAR = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one reading does at one place: lines of `span` become others; `new` holds those, as `Part.adds` does."""
+    """The change of one reading at one place: the lines of `span` are replaced by `new` (as in `Part.adds`)."""
 
     reading: int
     span: Span
@@ -207,10 +207,10 @@ class Change:
 
 @dataclass(slots=True)
 class Part:
-    """One part of an edit: the lines it `adds` (stripped, blank ones left out), and the lines it may touch.
+    """One part of an edit: the lines that it `adds` (stripped, without blank ones), and the lines that it may change.
 
-    `places` are where its own lines belong, empty if nothing says so; `is_context` says that they stand there as they
-    are, `is_sure` that they tell the place without any reading. `changes` are what the readings change because of it.
+    `places` are where its own lines belong, () if unknown. `is_context` says that its lines are there unchanged,
+    `is_sure` that they show the place without any reading. `changes` are the changes of the readings that belong to it.
     """
 
     adds: frozenset[str]
@@ -220,9 +220,9 @@ class Part:
     changes: list[Change] = field(default_factory=list)
 
     def find_touched(self, *, certain: bool) -> Span | None:
-        """Return the hull of all that it may touch (of a certain merge: what that changes), None if nothing is known.
+        """Return the hull of all lines that it may change, None if unknown; of a certain merge, those that it changes.
 
-        New lines that nothing of the file holds in one place are as right in any: the best reading decides.
+        New lines that no line of the file ties to one place are right anywhere: the best reading decides.
         """
         own = () if certain or self.is_context else self.places
         all_over = compute_hull((*own, *(change.span for change in self.changes)))
@@ -237,21 +237,21 @@ class Part:
         return not self.places and all(adding)
 
     def has_place_of(self, change: Change) -> bool:
-        """Tell whether a change lies where the part's own lines belong, or borders on it."""
+        """Return whether a change is at a place of the part, or borders on one."""
         return any(change.span[0] <= end and first <= change.span[1] for first, end in self.places)
 
     def has_lines_of(self, change: Change) -> bool:
-        """Tell whether the lines that a change writes are all the part's."""
+        """Return whether all lines that a change writes are the part's."""
         return bool(change.new) and change.new <= self.adds
 
 
 def compute_hull(spans: Sequence[Span]) -> Span | None:
-    """Return the smallest span that holds all of them, None if there are none."""
+    """Return the smallest span that contains all spans, None if there are none."""
     return (min(first for first, _ in spans), max(end for _, end in spans)) if spans else None
 
 
 def find_parts(lines: list[str], edit: ParsedEdit, language: str | None) -> list[Part]:
-    """Return the edit's parts in their order, each with the places of its own lines."""
+    """Return the edit's parts in order, each with the places of its own lines."""
     changes = edit.changes
     if isinstance(changes, Sketch):
         return _build_block_parts(lines, changes, language)
@@ -337,9 +337,9 @@ def _build_block_part(telling: LineWeights, index: LineIndex, block: Sequence[st
 
 
 def _find_definitions(lines: list[str], sketch: Sketch, language: str | None) -> list[list[Span]]:
-    """Return for each block where the definitions that it holds have their names in the file.
+    """Return for each block the name lines in the file of the definitions that it holds.
 
-    A name that the file has under the same qualified name means that one; else all that are called so may be meant.
+    A definition of the same qualified name is the one that is meant. If there is none, all of that simple name are.
     """
     named: list[list[Span]] = [[] for _ in sketch.blocks]
     snippet, markers = flatten_sketch(sketch)
@@ -357,7 +357,7 @@ def _find_definitions(lines: list[str], sketch: Sketch, language: str | None) ->
 
 
 def _number_blocks(snippet: Sequence[str], markers: frozenset[int]) -> dict[int, int]:
-    """Return to which block each line of a flat snippet belongs; blocks have a marker between them."""
+    """Return the block of each line of a flat snippet; blocks have a marker between them."""
     number, at_block = -1, {}
     for at in range(len(snippet)):
         if at not in markers:

@@ -1,12 +1,12 @@
-"""Finds the regions of a file that an edit can touch, and the parts of the edit for each.
+"""Finds the regions of a file that an edit can change, and the part of the edit for each region.
 
-The readings of an edit (the merge by rule, or the candidates) are whole texts, and tell where they differ from the
-file. What each part of the edit quotes adds the places where the part may belong as well. A part that may belong to
-several places makes one region of all of them, as it must be written once. Parts whose regions lie apart are asked for
-apart, each with its own part of the edit, if every change can be told to be one part's.
+The readings of an edit (the merge by rule, or the candidates) are whole texts, so their differences from the file show
+what may change. The lines that a part of the edit quotes add the places where it may belong. A part with several
+possible places makes one region of all of them, as it must be written once. Parts whose regions are apart are separate
+questions, each with its own part of the edit, if every change belongs to one part.
 
-New lines that no line of the file holds anywhere (a definition between two placeholders) may stand in any of many
-places, and none of them is wrong: where the readings put them far from each other, the best one decides.
+New lines without any equal line in the file (a definition between two placeholders) may belong in many places, and none
+is wrong. If the readings put them far from each other, the best one decides.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from editor.syntax import Survey, survey
 from editor.types import AlreadyApplied, Check, Merged, MergeOutcome, ParsedEdit, Sketch, Substitutions
 
 MAX_DEFINITION = 120
-"""Lines. A longer definition is not taken whole: a window about the touched lines is enough."""
+"""Lines. Of a longer definition a window around the touched lines is enough."""
 WINDOW = 20
-"""Lines on each side of what is touched, where no definition of fitting length holds it."""
+"""Lines on each side of the touched lines, if no definition of fitting length contains them."""
 MAX_NEIGHBOUR = 10
-"""Lines. A definition next to a region is its margin as a whole, or if it is longer, not at all: a region that ends in
-the middle of a definition tempts a model to write on."""
+"""Lines. A definition next to a region is its margin as a whole, a longer one not at all: a model tends to continue a
+region that ends in the middle of a definition."""
 SOLID_MARGIN = 2
 MAX_MARGIN = 6
-"""Next to other code the margin is so many lines that are not blank, within so many lines."""
+"""Next to other code the margin is `SOLID_MARGIN` lines that are not blank, within `MAX_MARGIN` lines."""
 
 
 def grow_span(span: Span, lines: Sequence[str], seen: Survey | None) -> tuple[Span, Span]:
-    """Return the smallest definition around a span (a window where there is none, or a long one), and with margins."""
+    """Return the definition around a span, without and with margins; a window if there is none or it is too long."""
     symbols = seen.symbols if seen is not None else ()
     first, end = _find_definition_span(span, lines, symbols)
     return (first, end), (_find_margin_above(lines, symbols, first), _find_margin_below(lines, symbols, end))
@@ -65,7 +65,7 @@ def _strip_blank_lines(span: Span, lines: Sequence[str]) -> Span:
 
 
 def _contains(symbol: Symbol, span: Span) -> bool:
-    """Tell whether a span lies in a definition; new lines at the very border of one may as well belong outside."""
+    """Return whether a span is in a definition; new lines exactly at its border may as well belong outside."""
     if span[0] == span[1]:
         return symbol.doc_line < span[0] < symbol.end_line
     return symbol.doc_line <= span[0] and span[1] <= symbol.end_line
@@ -96,7 +96,7 @@ def _find_margin_below(lines: Sequence[str], symbols: Sequence[Symbol], end: int
 
 
 def _walk_margin(lines: Sequence[str], at: int, step: int) -> int:
-    """Return the last line that is taken when walking outwards from `at`."""
+    """Return the last line of the margin, walking outwards from `at`."""
     num_solid = 0
     for _ in range(MAX_MARGIN):
         if num_solid == SOLID_MARGIN or not 0 <= at + step < len(lines):
@@ -107,15 +107,15 @@ def _walk_margin(lines: Sequence[str], at: int, step: int) -> int:
 
 
 Touched = tuple[Span, frozenset[int]]
-"""Lines that may be touched, and the numbers of the parts that may do it."""
+"""Lines that may be touched, and the numbers of the parts that may touch them."""
 
 
 def find_touched_spans(
     lines: Sequence[str], parts: Sequence[Part], readings: Sequence[str], *, certain: bool
 ) -> list[Touched]:
-    """Return what may be touched, one hull for all parts where it cannot be told whose a change is; nothing if unknown.
+    """Return the lines that each part may touch, one hull for all if a change fits no single part; [] if unknown.
 
-    `certain` says that the one reading is the result, be it the file as it is.
+    `certain` says that the one reading is the result, or that the file stays as it is.
     """
     told = [assign_change(change, parts) for change in _list_changes(lines, readings)]
     spans = [part.find_touched(certain=certain) for part in parts]
@@ -128,7 +128,7 @@ def find_touched_spans(
         return known
     if not known and not certain:
         return []
-    # Where nothing is to change, one would look where the edit's lines stand.
+    # If nothing is to change, the place of the edit's lines is what one would look at.
     around = compute_hull([span for span, _ in known] or [place for part in parts for place in part.places])
     return [(around, frozenset(range(len(parts))))] if around is not None else []
 
@@ -142,7 +142,7 @@ def _list_changes(lines: Sequence[str], readings: Sequence[str]) -> Iterator[Cha
 
 
 def assign_change(change: Change, parts: Sequence[Part]) -> bool:
-    """Count a change to the parts that it may be of; False where these are not told by its place and lines alike."""
+    """Add a change to the parts that it may belong to; False if its place and its lines point to different parts."""
     if len(parts) == 1:
         parts[0].changes.append(change)
         return True
@@ -158,10 +158,10 @@ def assign_change(change: Change, parts: Sequence[Part]) -> bool:
 
 
 def divide_edit(edit: ParsedEdit, groups: Sequence[Set[int]]) -> list[ParsedEdit | None] | None:
-    """Return the edit of each group of parts, None for all of it as it was sent; None where it cannot be divided.
+    """Return the edit of each group of parts, None for the whole edit as sent; None if it cannot be divided.
 
-    A part without a group touches nothing and is left out. A snippet that is given beside a part of its file leaves the
-    rest of the file out, whether it says so or not.
+    A part without a group changes nothing and is left out. A snippet for one region of its file leaves out the rest of
+    the file, so it gets markers at both ends.
     """
     if isinstance(edit.changes, Sketch):
         return [_divide_sketch(edit, edit.changes, numbers, len(groups)) for numbers in groups]
@@ -192,7 +192,7 @@ def _divide_sketch(edit: ParsedEdit, sketch: Sketch, numbers: Set[int], num_grou
 
 
 def _list_marker_indents(sketch: Sketch) -> list[tuple[str, ...]]:
-    """Return the indentation of a marker above each block, and below the last."""
+    """Return the indentations of the markers above each block and below the last."""
     given = list(sketch.marker_indents)
     if not given:
         return [(get_block_indent(block),) for block in (*sketch.blocks, sketch.blocks[-1])]
@@ -202,10 +202,9 @@ def _list_marker_indents(sketch: Sketch) -> list[tuple[str, ...]]:
 
 
 def check_region_kept(regions: Sequence[Region], answers: Sequence[str]) -> Check:
-    """Check that every answer begins and ends with the lines with which its region does.
+    """Check that every answer begins and ends with the lines at the ends of its region.
 
-    An answer that leaves them out, or changes them, takes the region for something else than the edit's place: the
-    whole file, or nothing but the edit.
+    An answer without them, or with other lines there, is not the region: it may be the whole file, or only the edit.
     """
     lost = [region for region, answer in zip(regions, answers, strict=True) if not _has_margins_kept(region, answer)]
     where = ", ".join(format_span(region.first_line, region.end_line) for region in lost)
@@ -226,14 +225,14 @@ MAX_LINE_CHARS = 120
 
 _WORD = re.compile(r"\w+")
 _PLAIN = frozenset({"key", "column", "element", "rule", "property"})
-"""Kinds whose names tell a model nothing: they are shown only where they stand around a region."""
+"""Kinds whose names tell a model nothing; they are shown only around a region."""
 
 
 def render_outline(lines: Sequence[str], seen: Survey | None, spans: Sequence[Span], mentioned: str) -> str:
-    """Return up to `MAX_LINES` of them in the order of the file, "" without a grammar.
+    """Return the first lines of up to `MAX_LINES` definitions in the order of the file, "" without a grammar.
 
-    What stands around a region comes first, then what `mentioned`, the edit's lines, name, then the outermost and
-    nearest definitions.
+    Definitions around a region come first, then those that `mentioned` (the edit's lines) names, then the outermost and
+    nearest.
     """
     if seen is None:
         return ""
@@ -267,20 +266,21 @@ def _measure_distance(symbol: Symbol, spans: Sequence[Span]) -> int:
 
 
 SMALL_FILE = 150
-"""Lines. A shorter file is given whole."""
+"""Lines. A shorter file is one region."""
 MAX_SHARE = 0.6
-"""Of the file's lines: regions that hold more are the whole file."""
+"""The share of the file's lines above which the whole file is given instead of regions."""
 NEAR = 15
-"""Lines. Regions that lie no further apart are one."""
+"""Lines. Regions at most so far apart are joined."""
 MAX_REGIONS = 8
 UNLIKELY = 0.01
-"""Of the best reading's score: one with less may stand anywhere, and would have half of a long file given for nothing.
-Measured on seven snippets with markers in 3,000 lines: three had 877 to 2,791 lines given, and 53 to 62 without it."""
+"""Readings with less than this share of the best score are ignored: they may be anywhere, and half of a long file would
+be given for nothing. Measured on seven snippets with markers in 3,000 lines: three had 877 to 2,791 lines given without
+this bound, and 53 to 62 with it."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """Lines that are given together: what may be touched, that with its definition, that with margins; the parts."""
+    """Lines that are given together: the touched lines, with their definition, with margins; and the parts."""
 
     touched: Span
     around: Span
@@ -289,7 +289,7 @@ class _Group:
 
 
 def find_regions(text: str, edit: ParsedEdit, by_rule: MergeOutcome, language: str | None) -> Scope:
-    r"""Return what of a text ("\n" lines) a model has to be given to make an edit; `by_rule` is the rules' outcome."""
+    r"""Return the regions of a text ("\n" lines) that a model needs for an edit; `by_rule` is the rules' outcome."""
     lines = split_lines(text)
     readings = _list_readings(by_rule, text, edit)
     found = None
@@ -308,7 +308,7 @@ def find_regions(text: str, edit: ParsedEdit, by_rule: MergeOutcome, language: s
 
 
 def build_whole_scope(text: str, edit: ParsedEdit, by_rule: MergeOutcome) -> Scope:
-    """Return the scope that leaves nothing out."""
+    """Return the scope of the whole file."""
     lines = split_lines(text)
     candidates = tuple(
         dict.fromkeys(join_lines(split_lines(reading)) for reading in _list_readings(by_rule, text, edit))
@@ -319,8 +319,8 @@ def build_whole_scope(text: str, edit: ParsedEdit, by_rule: MergeOutcome) -> Sco
 def _list_readings(by_rule: MergeOutcome, text: str, edit: ParsedEdit) -> list[str]:
     """Return the whole texts that may be the result, best first.
 
-    Without those that are next to impossible beside the best one, and those that take a large file for the few lines of
-    a snippet: no check lets them pass.
+    Left out are readings that are nearly impossible beside the best one, and readings that shrink a large file to the
+    few lines of a snippet, which no check accepts.
     """
     if isinstance(by_rule, Merged):
         return [by_rule.text]
@@ -332,7 +332,7 @@ def _list_readings(by_rule: MergeOutcome, text: str, edit: ParsedEdit) -> list[s
 
 
 def _group_spans(touched: Sequence[Touched], lines: Sequence[str], seen: Survey | None) -> list[_Group]:
-    """Return groups that lie apart from one another, in the order of the file."""
+    """Return groups that are apart from one another, in the order of the file."""
     groups = [_Group(span, *grow_span(span, lines, seen), numbers) for span, numbers in touched]
     while (near := _find_nearest_groups(groups)) is not None:
         one, other = near
@@ -343,7 +343,7 @@ def _group_spans(touched: Sequence[Touched], lines: Sequence[str], seen: Survey 
 
 
 def _find_nearest_groups(groups: Sequence[_Group]) -> tuple[_Group, _Group] | None:
-    """Return two neighbours that are to be one: as they are near, or too many are left."""
+    """Return two neighbours to join because they are near or there are too many groups, else None."""
     ordered = sorted(groups, key=lambda group: group.span)
     gaps = [(below.span[0] - above.span[1], at) for at, (above, below) in enumerate(pairwise(ordered))]
     if not gaps:
@@ -353,7 +353,7 @@ def _find_nearest_groups(groups: Sequence[_Group]) -> tuple[_Group, _Group] | No
 
 
 def _add_context_parts(group: _Group, parts: Sequence[Part]) -> frozenset[int]:
-    """Return the group's parts, and those that only show lines which stand inside of it."""
+    """Return the group's parts, and the parts that only show unchanged lines inside of it."""
     first, end = group.span
     shown = (
         number
@@ -370,7 +370,7 @@ def _build_regions(
     readings: Sequence[str],
     groups: Sequence[_Group],
 ) -> tuple[Region, ...] | None:
-    """Return the regions of groups; None where they are not worth it, or do not hold what the best reading changes."""
+    """Return the regions of groups; None if they are too large, or if the best reading changes other lines too."""
     if not groups or sum(end - first for first, end in (group.span for group in groups)) > MAX_SHARE * len(lines):
         return None
     bare = tuple(_build_region(lines, group, part) for group, part in zip(groups, edits, strict=True))

@@ -1,8 +1,8 @@
 """Applies SEARCH/REPLACE blocks, changes by line numbers, and whole files.
 
-All blocks are looked for in the original, and their places must not overlap; their order does not matter. If one is
-found only in what an earlier block writes, or partly changes the same lines (models do send such chains), the blocks
-are applied one after the other instead. Where both readings work and differ, no rule decides.
+Every block is looked for in the original, in any order; the places must not overlap. Models also send chains: a block
+quotes what an earlier block writes, or changes a part of the same lines. Then the blocks are applied one after the
+other. Where both ways work and differ, no rule decides.
 
 Line numbers are those of the original, and the quoted lines must be at their numbers. A change that quotes nothing
 cannot be checked, so it is only proposed.
@@ -35,14 +35,14 @@ from editor.splices import (
 from editor.types import RUNGS, AlreadyApplied, Candidate, Merged, MergeOutcome, Replacement, Rung, Sketch, Unresolved
 
 MAX_LINES_READ = 30_000_000
-"""The lines that are read again for each of the blocks that are applied one after the other."""
+"""The lines read in all when blocks are applied one after the other: each block reads the whole text again."""
 
-# So many blocks of one edit that are not found are explained; a model mends them one by one anyway.
+# At most so many blocks that are not found are explained; a model repairs them one by one anyway.
 _MAX_EXPLAINED = 3
 
 
 def merge_replacements(lines: list[str], changes: Sequence[Replacement], language: str | None = None) -> MergeOutcome:
-    """Return the merged text, every line with an ending, or why there is none."""
+    """Return the outcome of SEARCH/REPLACE blocks; every line of a merged text has an ending."""
     index = LineIndex(lines, language)
     resolutions = [
         resolve(index, change, grown) for change, grown in zip(changes, _sum_growth_above(changes), strict=True)
@@ -67,16 +67,17 @@ def merge_replacements(lines: list[str], changes: Sequence[Replacement], languag
 def build_outcome(
     lines: Sequence[str], merged: Sequence[str], rungs: set[Rung], ops: tuple[LineOp, ...] = ()
 ) -> MergeOutcome:
-    """Return a merge by these rungs; the loosest of them is its rung."""
+    """Return the outcome of merged lines; the loosest of the `rungs` that found places is its rung."""
     if not rungs or list(merged) == list(lines):
         return AlreadyApplied("Every block's REPLACE lines already stand in the file.")
     return Merged("".join(line + "\n" for line in merged), max(rungs, key=RUNGS.index), ops=ops)
 
 
 def _refuse_half_done(lines: Sequence[str], splices: Sequence[Splice]) -> Unresolved | None:
-    """Return what is open where some blocks are to be made and others, whose SEARCH lines stand, seem to be made.
+    """Refuse blocks of which some are to be applied and others may be applied already; None if there are none.
 
-    Sent once, such a block wants its lines twice; sent again beside others, it is done. Nothing tells which.
+    Such a block's SEARCH lines are in the file, and so are its new lines beside them. Sent for the first time, it wants
+    its lines twice; sent again with others, it is applied. Nothing shows which.
     """
     again = [at for at, splice in enumerate(splices) if splice.again is not None]
     if not again or all(splice.done for splice in splices):
@@ -99,7 +100,7 @@ def _refuse_half_done(lines: Sequence[str], splices: Sequence[Splice]) -> Unreso
 
 
 def _sum_growth_above(changes: Sequence[Replacement]) -> list[int]:
-    """Return by how many lines the blocks above each block make the text longer, as far as blocks give their lines."""
+    """Return for each block by how many lines the blocks above it lengthen the text; only blocks with a line count."""
     grown = [0] * len(changes)
     total = 0
     for _, at in sorted((change.hint.line, at) for at, change in enumerate(changes) if change.hint.line is not None):
@@ -109,7 +110,7 @@ def _sum_growth_above(changes: Sequence[Replacement]) -> list[int]:
 
 
 def _refuse_unproven(lines: Sequence[str], splices: Sequence[Splice]) -> Unresolved | None:
-    """Return what is open where blocks are to be made beside one that only seems to be done: it must not be lost."""
+    """Refuse blocks to apply if another block only seems to be applied, as it must not be lost; else None."""
     unproven = next((at for at, splice in enumerate(splices) if splice.done and not splice.proven), None)
     if unproven is None or all(splice.done for splice in splices):
         return None
@@ -146,7 +147,7 @@ def _merge_together(lines: list[str], splices: Sequence[Splice]) -> MergeOutcome
 
 
 def _merge_in_turn(index: LineIndex, changes: Sequence[Replacement], resolutions: Sequence[Resolution]) -> MergeOutcome:
-    """Return the text that the blocks make one after the other; `resolutions` are theirs in the original."""
+    """Apply the blocks one after the other; `resolutions` are their effects on the original."""
     if len(index.lines) * len(changes) > MAX_LINES_READ:
         raise TooMuchWorkError(
             f"{len(changes)} blocks that build on one another, each looked for in {len(index.lines)} lines"
@@ -172,7 +173,7 @@ def _merge_in_turn(index: LineIndex, changes: Sequence[Replacement], resolutions
 
 
 def _choose_reading(together: MergeOutcome, in_turn: MergeOutcome) -> MergeOutcome:
-    """Decide between the blocks looked for in the original and the blocks applied one after the other."""
+    """Choose between the blocks applied to the original and the blocks applied one after the other."""
     if isinstance(together, Unresolved):
         if together.code != "ambiguous" and not isinstance(in_turn, Unresolved):
             return in_turn
@@ -196,7 +197,7 @@ def _choose_reading(together: MergeOutcome, in_turn: MergeOutcome) -> MergeOutco
 def _build_refusal(
     index: LineIndex, changes: Sequence[Replacement], resolutions: list[Resolution], missed: Sequence[int]
 ) -> Unresolved:
-    """Return what is wrong with the first block that fails, told with the numbers of the others that fail too."""
+    """Return why the first failed block fails, with the numbers of the other failed blocks."""
     explained_now = [at for at in missed if _is_unexplained(resolutions[at])][:_MAX_EXPLAINED]
     for at in explained_now:
         miss = resolutions[at]
@@ -223,7 +224,7 @@ def _is_unexplained(one: Resolution) -> bool:
 
 
 def _can_chain(index: LineIndex, changes: Sequence[Replacement], resolutions: Sequence[Resolution], first: int) -> bool:
-    """Tell whether a block that is not found may be found in what an earlier one writes."""
+    """Return whether a block that is not found may be found in what an earlier block writes."""
     miss = resolutions[first]
     if not isinstance(miss, Open) or miss.unresolved.code == "ambiguous" or _has_line_hints(changes):
         return False
@@ -232,15 +233,15 @@ def _can_chain(index: LineIndex, changes: Sequence[Replacement], resolutions: Se
 
 
 def _has_line_hints(changes: Sequence[Replacement]) -> bool:
-    """Tell whether the sender gave line numbers, which are those of the original."""
+    """Return whether the sender gave line numbers, which are those of the original."""
     return any(change.hint.line is not None for change in changes)
 
 
 def _is_order_independent(index: LineIndex, changes: Sequence[Replacement], splices: Sequence[Splice]) -> bool:
-    """Tell cheaply whether applying the blocks in turn must give the same text: False says only that it may not.
+    """Return whether applying the blocks in turn certainly gives the same text; False if that is not certain.
 
-    It must where every block has a line that stands once in the original, under the loosest comparison, and that no
-    other block writes; and where no two blocks close to each other write the same line.
+    It is certain if every block has a line that is unique in the original, under the loosest comparison, and that no
+    other block writes, and if no two blocks near each other write the same line.
     """
     if _has_line_hints(changes):
         return True
@@ -267,7 +268,10 @@ def _collect_added(index: LineIndex, splice: Splice) -> set[str]:
 
 
 def merge_whole(lines: Sequence[str], sketch: Sketch) -> MergeOutcome:
-    """Return the new lines, every one with an ending; refused if they hold placeholders that the file does not."""
+    """Return the lines sent as the whole file; refuse new placeholders.
+
+    A placeholder is new if the file does not have it as often. Every line of the result has an ending.
+    """
     (block,) = sketch.blocks
     stands = Counter(lines[at].strip() for at in find_placeholders(lines))
     sent = [block[at].strip() for at in sorted(find_placeholders(block))]
@@ -284,7 +288,7 @@ def merge_whole(lines: Sequence[str], sketch: Sketch) -> MergeOutcome:
 
 
 def merge_ranges(lines: list[str], changes: Sequence[Replacement]) -> MergeOutcome:
-    """Return the merged text, every line with an ending, or why there is none."""
+    """Return the outcome of changes by line numbers; every line of a merged text has an ending."""
     if _is_already_applied(lines, changes):
         return AlreadyApplied("The new lines already stand at their line numbers.")
     index = LineIndex(lines)
@@ -337,7 +341,7 @@ def _resolve_range(index: LineIndex, change: Replacement) -> Resolution:
 
 
 def _propose_unchecked(lines: Sequence[str], splice: Splice) -> Resolution:
-    """Nothing says that the numbers are right, except for lines at the very top or in an empty file."""
+    """Propose a change without old lines; it is certain only at the very top or in an empty file."""
     if splice.end == splice.start == 0 or not any(line.strip() for line in lines):
         return splice
     shown = lines[splice.start : splice.end] if splice.end > splice.start else lines[splice.start - 1 : splice.start]
@@ -353,7 +357,7 @@ def _propose_unchecked(lines: Sequence[str], splice: Splice) -> Resolution:
 
 
 def _refuse_stale(index: LineIndex, change: Replacement, reason: str) -> Open:
-    """Show what stands at the numbers, and where the old lines stand instead, if that is one place."""
+    """Refuse a change whose old lines are not at their numbers; show the lines there, and where the old ones are."""
     start, size = _get_first_line(change), len(change.before)
     stands = index.lines[start : start + size]
     nearest = ""
@@ -385,7 +389,7 @@ def _build_range_refusal(lines: Sequence[str], resolutions: Sequence[Resolution]
 
 
 def _is_already_applied(lines: Sequence[str], changes: Sequence[Replacement]) -> bool:
-    """Tell whether every change's new lines stand where it leaves them, and not all of its old ones where they were."""
+    """Return whether all new lines are where the changes would leave them, and some old lines are no longer there."""
     if all(_has_old_lines(lines, change) for change in changes):
         return False
     moved = evidence = 0

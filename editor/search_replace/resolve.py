@@ -24,11 +24,11 @@ _STRICT: tuple[Rung, ...] = ("exact", "trailing_space")
 
 
 def resolve(index: LineIndex, change: Replacement, grown: int = 0) -> Resolution:
-    """Return what one block does to the lines. What is not found is not explained yet: `explained` does that.
+    """Return the effect of one block on the lines; `explain_miss` adds the reasons why a block is not found.
 
-    `grown` is by how many lines the blocks above it make the text longer. Where the SEARCH lines do not stand to the
-    letter, or not at their line number, it is asked first whether the REPLACE lines stand there: an edit sent twice
-    must not change another place the second time.
+    `grown` is by how many lines the blocks above it lengthen the text. If the SEARCH lines are not in the file exactly,
+    or not at their line number, the REPLACE lines are looked for first: an edit sent twice must not change another
+    place the second time.
     """
     if change.verbatim is not None and index.key_by(identity).find_starts(change.verbatim.before):
         # The file itself has lines that begin with a number and a bar.
@@ -75,7 +75,7 @@ def find_leaked_placeholders(before: Sequence[str], after: Sequence[str]) -> lis
 
 
 def refuse_leak(placeholder: str, of: str = "REPLACE lines") -> Unresolved:
-    """Return why a change with a placeholder among its new lines is not made."""
+    """Return the refusal of a change that has a placeholder among its new lines."""
     return Unresolved(
         "open_intent",
         f"The {of} hold the placeholder '{placeholder.strip()}'.",
@@ -84,9 +84,10 @@ def refuse_leak(placeholder: str, of: str = "REPLACE lines") -> Unresolved:
 
 
 def _resolve_placeholders(index: LineIndex, change: Replacement, leaked: Sequence[str]) -> Resolution:
-    """Placeholders in REPLACE are never written; they may stand for what those of SEARCH leave out.
+    """Resolve a block with placeholders in REPLACE, which are never written.
 
-    Those of SEARCH leave nothing out where the file holds them too.
+    They may stand for the lines that the placeholders of SEARCH leave out. If the file has those of SEARCH too, they
+    are text and leave nothing out.
     """
     literal = find_places(index, change.before) is not None
     elided = (
@@ -98,7 +99,7 @@ def _resolve_placeholders(index: LineIndex, change: Replacement, leaked: Sequenc
 
 
 def explain_miss(index: LineIndex, change: Replacement, miss: Open) -> Open:
-    """Return a miss with the nearest place, and the readings that are likely."""
+    """Return a block that is not found with its nearest place and its likely readings."""
     options, near = near_miss.find_readings(index, change)
     nearest = describe_place(index.lines, change.before, near) if near is not None and near.likeness >= 50 else ""
     reason = miss.unresolved.reason
@@ -114,7 +115,7 @@ def explain_miss(index: LineIndex, change: Replacement, miss: Open) -> Open:
 
 
 def _resolve_loosely(index: LineIndex, change: Replacement, places: Places | None) -> Resolution | None:
-    """Return what the rungs below the strict ones make of a block; None if none finds it."""
+    """Return the effect of a block on the rungs below the strict ones; None if none finds it."""
     if places is not None:
         return _resolve_places(index, change, places)
     first = indent_first_line(index, change)
@@ -125,7 +126,7 @@ def _resolve_loosely(index: LineIndex, change: Replacement, places: Places | Non
 
 
 def _find_new_lines(index: LineIndex, change: Replacement, expected: Collection[int]) -> AppliedChange | None:
-    """Return where the REPLACE lines stand, those with `...` too."""
+    """Return where the REPLACE lines are, with or without `...`; None if they are not in the file."""
     after = Replacement(change.after, change.after)
     if not has_elision(after) or find_places(index, change.after) is not None:
         stands = find_applied(index, change, expected)
@@ -142,7 +143,7 @@ def _build_done_splice(index: LineIndex, stands: AppliedChange) -> Splice:
 
 
 def _refuse_twin(found: Splice, stands: AppliedChange) -> Resolution:
-    """Refuse to change a place like the one that is meant where the new lines may stand already."""
+    """Refuse to change a place that is only similar to SEARCH while the new lines may be in the file already."""
     if found.done:
         return found
     unresolved = Unresolved(
@@ -155,7 +156,7 @@ def _refuse_twin(found: Splice, stands: AppliedChange) -> Resolution:
 
 
 def _add_hint(found: Open | None, stands: AppliedChange) -> Open:
-    """Return a refusal that says where the new lines stand already."""
+    """Return a refusal that also says where the new lines are already."""
     if found is None:
         return Open(Unresolved("not_found", _NOT_FOUND + stands.message))
     return replace(found, unresolved=replace(found.unresolved, reason=found.unresolved.reason + stands.message))
@@ -169,7 +170,7 @@ def _resolve_places(index: LineIndex, change: Replacement, places: Places) -> Re
 
 
 def _strip_shared_blanks(change: Replacement) -> Replacement | None:
-    """Return a block without blank lines at its ends, if SEARCH and REPLACE have the same: they then change nothing.
+    """Return a block without the blank lines that SEARCH and REPLACE share at their ends; None if they share none.
 
     Models like to begin both parts with a blank line that the file does not have.
     """
@@ -184,7 +185,7 @@ def _strip_shared_blanks(change: Replacement) -> Replacement | None:
 
 
 def _count_shared_blanks(change: Replacement) -> tuple[int, int]:
-    """Return how many blank lines SEARCH and REPLACE both begin and end with; none where they differ."""
+    """Return how many blank lines SEARCH and REPLACE both begin and end with; (0, 0) if the numbers differ."""
     before, after = _count_blank_ends(change.before), _count_blank_ends(change.after)
     return before if before == after != (-1, -1) else (0, 0)
 
@@ -195,7 +196,7 @@ def _count_blank_ends(lines: Sequence[str]) -> tuple[int, int]:
 
 
 def _fill_empty(lines: Sequence[str], change: Replacement) -> Resolution:
-    """An empty SEARCH creates a file, or fills an empty one; in any other it does not say where."""
+    """Resolve a block with an empty SEARCH: it creates or fills an empty file, and has no place in any other."""
     blank = not any(line.strip() for line in lines)
     if blank and (not lines or not change.before or len(change.before) == len(lines)):
         return Splice(0, len(lines), change.after, "exact")

@@ -1,7 +1,7 @@
 """Applies exact string replacement.
 
-Characters are compared exactly. Only an old text that stands nowhere, and is whole lines, is looked for by the line
-ladder (`editor/match/ladder.py`), which forgives what it forgives a SEARCH block, and nothing else.
+Characters are compared exactly. Only an old text that is not found and consists of whole lines is looked for on the
+line ladder (`editor/match/ladder.py`), with the tolerance that a SEARCH block has.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _NO_CHANGE = "The new text is the old text, or already stands in the file."
 
 
 MAX_SCANNED_CHARS = 800_000_000
-"""The letters that all old texts of one edit are looked for in: each takes a pass over the whole text."""
+"""The characters that are searched for all old texts of one edit: each old text takes a pass over the whole text."""
 
 MAX_COMPARED = 1_000_000
-"""The comparisons to tell whether a new text, which holds the old one, stands around its places already."""
+"""The comparisons that find out whether a new text that contains the old one is already around its places."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The text after one substitution; `rung` is None if there was nothing to do, and `proven` if that is sure.
+    """The text after one substitution; `rung` is None if nothing was to be done, `proven` if that is certain.
 
     `ops` as in `Merged`.
     """
@@ -54,7 +54,7 @@ class _Step:
 
 
 class _LastIndex:
-    """The lines of the last text that was asked for: most of the changes that are done already leave it as it is."""
+    """The line index of the last text asked for; substitutions that are already applied leave the text as it is."""
 
     def __init__(self, language: str | None) -> None:
         self._language = language
@@ -68,7 +68,7 @@ class _LastIndex:
 
 
 def merge_substitutions(text: str, changes: Substitutions, language: str | None = None) -> MergeOutcome:
-    """Return the text with all substitutions made in turn, or why there is none."""
+    """Return the outcome of all substitutions, each applied to the result of those before it."""
     if len(text) * len(changes.items) > MAX_SCANNED_CHARS:
         raise TooMuchWorkError(f"{len(changes.items)} replacements, each looked for in {len(text)} characters")
     current = text
@@ -90,7 +90,7 @@ def merge_substitutions(text: str, changes: Substitutions, language: str | None 
     if not rungs or current == text:
         return AlreadyApplied(_NO_CHANGE)
     for number in seem_done:
-        # What stands in the text only because of the ones before is made by this edit.
+        # A text that is there only because of the substitutions before is written by this edit.
         before = _substitute(text, changes.items[number - 1], index)
         if isinstance(before, _Step) and before.rung is None:
             return _refuse_unproven(number, len(changes.items), current)
@@ -98,7 +98,7 @@ def merge_substitutions(text: str, changes: Substitutions, language: str | None 
 
 
 def _is_undoing(item: Substitution, earlier: Sequence[Substitution]) -> bool:
-    """Tell whether a substitution only deletes what an earlier one inserts."""
+    """Return whether a substitution only deletes what an earlier one inserts."""
     old = item.old.strip()
     inserted = (one.new.replace(one.old, "", 1) for one in earlier if one.old and one.old in one.new)
     return bool(old) and not any(map(str.isalnum, item.new)) and any(old in text for text in inserted)
@@ -125,7 +125,7 @@ def _refuse_unproven(number: int, total: int, made: str) -> Unresolved:
 
 
 def _number_refusal(step: Unresolved, number: int, total: int, text: str, current: str) -> Unresolved:
-    """Say which substitution failed. Its readings are the whole result only if it is the last one."""
+    """Return a refusal that names the substitution; its readings are whole results only if it is the last one."""
     if total == 1:
         return step
     last = number == total
@@ -172,7 +172,7 @@ def _substitute(text: str, item: Substitution, index_of: _LastIndex) -> _Step | 
 
 
 def _fill_empty(text: str, new: str) -> _Step | Unresolved:
-    """An empty old text creates a file or fills an empty one."""
+    """Apply a substitution with an empty old text, which creates a file or fills an empty one."""
     if not text.strip():
         return _Step(new, "exact")
     if text.rstrip("\n") == new.rstrip("\n"):
@@ -194,7 +194,7 @@ def _find_places(text: str, old: str) -> list[int]:
 
 
 def _compute_line_ops(text: str, places: Sequence[int], item: Substitution) -> tuple[LineOp, ...]:
-    """Return what the new text at all places does to the lines of a text."""
+    """Return the line ops of writing the new text at all places."""
     grown = item.new.count("\n") - item.old.count("\n")
     keeps_below = item.old.endswith("\n") and (not item.new or item.new.endswith("\n"))
     changes: list[tuple[int, int, int]] = []
@@ -245,7 +245,7 @@ def _refuse_ambiguous(text: str, item: Substitution, places: Sequence[int]) -> U
 
 
 def _substitute_lines(text: str, item: Substitution, index_of: _LastIndex) -> _Step | Unresolved:
-    """Look for an old text that stands nowhere: whether it is replaced already, then as whole lines."""
+    """Apply a substitution whose old text is not in the text: it may be applied already, or match as whole lines."""
     change = item.to_replacement()
     final_newline = text.endswith("\n") or not text
     index = index_of.get(text)
@@ -269,7 +269,7 @@ def _substitute_lines(text: str, item: Substitution, index_of: _LastIndex) -> _S
 
 
 def _find_new_text(text: str, index: LineIndex, item: Substitution) -> AppliedChange | None:
-    """Return the lines where the new text stands, and what is in doubt about its being this edit's; None if nowhere."""
+    """Return where the new text is, and the doubt that this edit wrote it; None if it is not in the text."""
     old, new = item.old, item.new
     while old[:1] == new[:1] == "\n":
         # The line that ends above says nothing about the lines below.
@@ -293,9 +293,10 @@ def _find_new_text(text: str, index: LineIndex, item: Substitution) -> AppliedCh
 
 
 def _find_old_end(text: str, at: int, old: str, new: str) -> str:
-    """Return what the first or last line of an old text has more than that of the new one, which stands at `at`.
+    """Return the old text's extra end that is beside the new text at `at`, "" if there is none.
 
-    It is told where it stands beside the new text, as if that end of the edit were not made; else "".
+    The extra end is what the first or last line of the old text has in addition to that of the new text. If it is
+    beside the new text, that end of the edit seems not to be applied.
     """
     above, below = text[max(0, at - len(old)) : at], text[at + len(new) : at + len(new) + len(old)]
     first, last = old.partition("\n")[0], old.rpartition("\n")[2]
@@ -311,7 +312,7 @@ def _find_old_end(text: str, at: int, old: str, new: str) -> str:
 
 
 def _is_cut_off(old: str, new: str) -> bool:
-    """Tell whether text is only deleted, and no words are kept on both sides of it."""
+    """Return whether text is only deleted, without words kept on both sides of it."""
     size = min(len(old), len(new))
     head = next((at for at in range(size) if old[at] != new[at]), size)
     tail = next((at for at in range(size - head) if old[-1 - at] != new[-1 - at]), size - head)
