@@ -1,6 +1,7 @@
 """Answers of applies and sessions: encoded, stored by Idempotency-Key, streamed in parts.
 
-Each part waits until the connection has room for it. `uvicorn_server.py` cuts off a client that does not read."""
+Each part waits until the connection has room for it. `uvicorn_server.py` cuts off a client that does not read.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,6 @@ from agent_runtime.types import ApplyResult
 
 TEMPORARY = frozenset({429, 499})
 """Statuses of temporary refusals: the same request may succeed later."""
-
 
 LARGE_CHARACTERS = 1 << 20
 BLOCK_CHARACTERS = 1 << 16
@@ -131,7 +131,7 @@ KEEP_SECONDS = 3600.0
 KEEP_BYTES = 32 << 20
 """Bytes of one tenant's answers; the least recently used are evicted, larger answers are not kept."""
 
-BYTES_BESIDE = 1024
+OVERHEAD_BYTES = 1024
 """Bytes counted for each answer in addition to its content, which bounds their number too."""
 
 REPLAYED_HEADER = "Idempotent-Replayed"
@@ -141,8 +141,8 @@ IdempotencyKey = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
-        description="1 to 255 visible ASCII characters, with or without quotes. The same request with the same key is "
-        "answered from the first time and not done again; a different request with it gets `idempotency-key-reused`.",
+        description="1 to 255 visible ASCII characters, with or without quotes. The same request with the same key "
+        "gets the first answer again, and nothing is done twice; another request gets `idempotency-key-reused`.",
     ),
 ]
 
@@ -225,7 +225,7 @@ class IdempotencyStore:
 
 
 def _count_bytes(kept: _StoredAnswer) -> int:
-    return len(kept.answer.content) + BYTES_BESIDE
+    return len(kept.answer.content) + OVERHEAD_BYTES
 
 
 def _parse_key(key: str) -> str:

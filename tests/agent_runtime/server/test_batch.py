@@ -19,7 +19,7 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import BadRequest, Busy, HunkError, KeyReused, ModelFailed, ModelUnavailable, Stale
 from agent_runtime.llm.interface import ModelMerge, ModelTask
 from agent_runtime.request_context import CancelToken, ProgressListener, RequestContext
-from agent_runtime.server.responses import BYTES_BESIDE, EncodedAnswer, IdempotencyStore
+from agent_runtime.server.responses import OVERHEAD_BYTES, EncodedAnswer, IdempotencyStore
 from agent_runtime.server.routes import apply as apply_batch
 from agent_runtime.server.routes.apply import MAX_CONCURRENT_REQUESTS, MAX_REQUESTS, apply_body
 from agent_runtime.server.schemas import ApplyBody, FileBody
@@ -367,14 +367,14 @@ def test_an_answer_is_kept_for_a_while() -> None:
 
 
 def test_what_is_kept_is_bounded_and_one_tenant_pushes_out_no_other() -> None:
-    answers = IdempotencyStore(max_bytes=10 * BYTES_BESIDE + 10 * 3)
+    answers = IdempotencyStore(max_bytes=10 * OVERHEAD_BYTES + 10 * 3)
     once(answers, "one", OLD, "other")
     for number in range(11):
         once(answers, f"key-{number}", OLD)
     assert once(answers, "key-10", NEW).content == b"old"
     assert once(answers, "key-0", NEW).content == b"new"
     assert once(answers, "one", NEW, "other").content == b"old"
-    large = EncodedAnswer(200, b"x" * 11 * BYTES_BESIDE)
+    large = EncodedAnswer(200, b"x" * 11 * OVERHEAD_BYTES)
     once(answers, "large", large)
     assert once(answers, "large", NEW).content == b"new"
     assert once(answers, "key-10", NEW).content == b"old", "it pushed out the others, and was not kept itself"
