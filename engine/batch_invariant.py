@@ -53,7 +53,7 @@ class InvariantOps(StoreOps):
         super().__init__(decoder, batch, kv, decoder.scratch)
         self._num_rows = num_rows
         self._neighbours = _find_neighbours(batch)
-        self.cos, self.sin = decoder.rotations(F.pad(batch.positions, (0, num_rows - len(batch.positions))))
+        self.cos, self.sin = decoder.get_rotations(F.pad(batch.positions, (0, num_rows - len(batch.positions))))
 
     def project(self, kind: ProjectionKind, index: int, projection: Projection, x: Tensor) -> Tensor:
         """As `LayerOps.project`; an adapter's updates are computed for whole pieces and added to its own rows."""

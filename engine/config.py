@@ -40,7 +40,7 @@ def rope_divisors(raw: Mapping[str, Any], head_dim: int) -> tuple[float, ...] | 
         case "llama3":
             return _llama3(raw, scaling, head_dim)
         case "longrope":
-            return _longrope(scaling)
+            return _compute_longrope_divisors(scaling)
     raise WeightsError(
         f"RoPE scaling {kind!r} is not supported yet; supported are: default, linear, llama3; take a model with these"
     )
@@ -82,7 +82,7 @@ def _llama3(raw: Mapping[str, Any], scaling: Mapping[str, Any], head_dim: int) -
     return tuple(divisor(pair) for pair in range(head_dim // 2))
 
 
-def _longrope(scaling: Mapping[str, Any]) -> tuple[float, ...]:
+def _compute_longrope_divisors(scaling: Mapping[str, Any]) -> tuple[float, ...]:
     short, long = (tuple(float(value) for value in scaling[key]) for key in ("short_factor", "long_factor"))
     if short != long or scaling.get("attention_factor") != 1.0:
         raise WeightsError(

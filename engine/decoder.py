@@ -245,7 +245,7 @@ class StoreOps(LayerOps):
         super().__init__(decoder.config, batch.adapters)
         self.batch = batch
         self.kv = kv
-        self.cos, self.sin = decoder.rotations(batch.positions)
+        self.cos, self.sin = decoder.get_rotations(batch.positions)
         self._scratch = scratch
         self._scattered = {at: batch.positions[slice(*batch.ranges[at])] for at in batch.scattered}
 
@@ -355,7 +355,7 @@ class Decoder:
             normed = ops.add_norm(hidden, ops.project("down", index, layer.down, activated), next_norm)
         return normed
 
-    def rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def get_rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cosines and sines of RoPE at these positions, float32 [num_positions, head_dim // 2] each."""
         return self._cos[positions], self._sin[positions]
 

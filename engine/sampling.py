@@ -210,7 +210,7 @@ LEAST_TEMPERATURE = 1e-30
 """Below this, float32 would divide by zero; any temperature so small is greedy."""
 
 
-def distribution(row: Row, request: GenerationRequest) -> tuple[Ids | None, Row]:
+def compute_distribution(row: Row, request: GenerationRequest) -> tuple[Ids | None, Row]:
     """Return the ids that may be drawn, ascending (None: all), and their weights; the most likely one has 1.
 
     row: logits [vocab_size], the largest finite. Top-k is applied first, before the exponentials are taken: temperature
@@ -311,6 +311,6 @@ class Sampler:
             return self._request.forced_ids[position]
         if self._request.temperature == 0.0:
             return int(row.argmax())
-        ids, weights = distribution(row, self._request)
+        ids, weights = compute_distribution(row, self._request)
         place = draw(weights, uniform(self._request.seed, position))
         return place if ids is None else int(ids[place])

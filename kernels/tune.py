@@ -249,22 +249,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(options)
     except (ValueError, StoreError) as error:
-        _complain(str(error))
+        _print_error(str(error))
         return USAGE
     except KeyboardInterrupt:
-        _complain("interrupted; the same command goes on from here")
+        _print_error("interrupted; the same command goes on from here")
         return INTERRUPTED
 
 
 def _run(options: argparse.Namespace) -> int:
     if options.list:
-        _say(list_store(options.store))
+        _print_line(list_store(options.store))
         return DONE
     if not options.ops:
         raise ValueError(f"which op? There are {', '.join(OP_NAMES)}")
     wanted = [(op, _select_targets(op, options)) for op in map(load_op, options.ops)]
     if options.dry_run:
-        _say("\n\n".join(describe_space(op, found) for op, found in wanted))
+        _print_line("\n\n".join(describe_space(op, found) for op, found in wanted))
         return DONE
     if not torch.cuda.is_available() or find_spec("triton") is None:
         raise ValueError(NO_CARD.format(torch=torch.__version__))
@@ -279,12 +279,12 @@ def _tune(wanted: Sequence[Target], options: argparse.Namespace) -> int:
         now = time.monotonic()
         budget = Budget(time.monotonic, now, max(0.0, end - now) / (len(wanted) - index))
         try:
-            _say(describe_winner(make_search(device, target, options.store, budget, _complain).run()))
+            _print_line(describe_winner(make_search(device, target, options.store, budget, _print_error).run()))
         except NoCorrectVariant as error:
             failed += 1
-            _complain(str(error))
+            _print_error(str(error))
         except CardFailed as error:
-            _complain(
+            _print_error(
                 f"{target.key}: a variant broke the card's context ({error}); the same command goes on without it"
             )
             return FAILED
@@ -322,12 +322,12 @@ def _make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
-def _complain(text: str) -> None:
+def _print_error(text: str) -> None:
     """Write progress and errors to stderr."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()

@@ -55,10 +55,10 @@ class Adapter:
         lora.check_fits(Parameters(config, dtype, "meta").slots())
         if "lm_head.weight" in lora.updates:
             raise WeightsError(f"the adapter {lora.folder} changes the LM head: merge it when the model is loaded")
-        self.fingerprint = _fingerprint(lora.updates)
+        self.fingerprint = _compute_fingerprint(lora.updates)
         self._updates: dict[tuple[ProjectionKind, int], list[_PartUpdate]] = {}
         for kind, parts in PARTS.items():
-            for (start, end), part in zip(_columns(kind, config), parts, strict=True):
+            for (start, end), part in zip(_list_columns(kind, config), parts, strict=True):
                 for layer in range(config.num_layers):
                     update = lora.updates.get(f"model.layers.{layer}.{part}.weight")
                     if update is not None:
@@ -126,7 +126,7 @@ class AdapterRows:
             adapter.apply(kind, layer, x[start:end], out[start:end])
 
 
-def _columns(kind: ProjectionKind, config: ModelConfig) -> list[tuple[int, int]]:
+def _list_columns(kind: ProjectionKind, config: ModelConfig) -> list[tuple[int, int]]:
     sizes = {
         "qkv": config.qkv_sizes,
         "attention_out": (config.hidden_size,),
@@ -136,7 +136,7 @@ def _columns(kind: ProjectionKind, config: ModelConfig) -> list[tuple[int, int]]
     return list(pairwise(accumulate(sizes, initial=0)))
 
 
-def _fingerprint(updates: Mapping[str, LowRankUpdate]) -> bytes:
+def _compute_fingerprint(updates: Mapping[str, LowRankUpdate]) -> bytes:
     """Return blake2b-128 over every name, scale and matrix."""
     digest = blake2b(digest_size=16)
     for name, update in sorted(updates.items()):

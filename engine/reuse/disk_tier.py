@@ -96,8 +96,8 @@ def encode_head(header: SpanHeader, fingerprint: bytes, payload: memoryview, key
     assert len(payload) == header.num_bytes, "the payload is not the header's"
     described = describe(header, fingerprint)
     padding = bytes(-(len(described) + 2 * DIGEST_BYTES) % ALIGNMENT)
-    described += _digest(key, padding, payload)
-    return described + _digest(key, described) + padding
+    described += _compute_digest(key, padding, payload)
+    return described + _compute_digest(key, described) + padding
 
 
 def describe(header: SpanHeader, fingerprint: bytes) -> bytes:
@@ -131,14 +131,14 @@ def payload_of(content: memoryview, header: SpanHeader, fingerprint: bytes, key:
         raise NotThisSpan("another entry, another model's or another version's, or cut off")
     num_head = len(expected) + 2 * DIGEST_BYTES
     _check_head(content, num_head, key)
-    if not compare_digest(content[len(expected) : num_head - DIGEST_BYTES], _digest(key, content[num_head:])):
+    if not compare_digest(content[len(expected) : num_head - DIGEST_BYTES], _compute_digest(key, content[num_head:])):
         raise NotThisSpan("the checksum differs")
     return content[len(content) - header.num_bytes :]
 
 
 def decode_header(head: memoryview, num_bytes: int, fingerprint: bytes, key: bytes) -> SpanHeader:
     """Return the header of a file of `num_bytes`, from its first bytes. Raises NotThisSpan; the payload is not read."""
-    num_head, num_payload = _lengths(head, num_bytes)
+    num_head, num_payload = _read_lengths(head, num_bytes)
     _check_head(head, num_head, key)
     model, root, record, start, generation, *shape, dtype = _FIELDS.unpack_from(head, _PREAMBLE.size)
     num_layers, num_tokens, num_kv_heads, head_dim = shape
@@ -161,7 +161,7 @@ def decode_header(head: memoryview, num_bytes: int, fingerprint: bytes, key: byt
     )
 
 
-def _lengths(head: memoryview, num_bytes: int) -> tuple[int, int]:
+def _read_lengths(head: memoryview, num_bytes: int) -> tuple[int, int]:
     """Return the lengths of header and payload; raises NotThisSpan unless they fit a file of `num_bytes`."""
     if len(head) < _PREAMBLE.size:
         raise NotThisSpan("too short")
@@ -175,7 +175,9 @@ def _lengths(head: memoryview, num_bytes: int) -> tuple[int, int]:
 
 
 def _check_head(head: memoryview, num_head: int, key: bytes) -> None:
-    if not compare_digest(head[num_head - DIGEST_BYTES : num_head], _digest(key, head[: num_head - DIGEST_BYTES])):
+    if not compare_digest(
+        head[num_head - DIGEST_BYTES : num_head], _compute_digest(key, head[: num_head - DIGEST_BYTES])
+    ):
         raise NotThisSpan("the header's checksum differs")
 
 
@@ -183,7 +185,7 @@ def _model(fingerprint: bytes) -> bytes:
     return blake2b(fingerprint, digest_size=32).digest()
 
 
-def _digest(key: bytes, *parts: bytes | memoryview) -> bytes:
+def _compute_digest(key: bytes, *parts: bytes | memoryview) -> bytes:
     digest = hmac.new(key, digestmod=sha256)
     for part in parts:
         digest.update(part)
@@ -271,9 +273,9 @@ class DiskTier:
         with suppress(OSError):
             if not self._is_ours:
                 return
-            yield from self._headers(sorted(self._files()))
+            yield from self._read_headers(sorted(self._list_files()))
 
-    def _headers(self, files: list[tuple[int, int, Path]]) -> Iterator[SpanHeader]:
+    def _read_headers(self, files: list[tuple[int, int, Path]]) -> Iterator[SpanHeader]:
         for _, num_bytes, path in files:
             with suppress(OSError, NotThisSpan, UnicodeDecodeError):
                 with path.open("rb", buffering=0) as file:
@@ -300,7 +302,7 @@ class DiskTier:
         if self._room >= 0:
             return
         self._make_folder()
-        files = sorted(self._files())
+        files = sorted(self._list_files())
         num_used = sum(size for _, size, _ in files)
         if num_used + num_bytes > self.capacity_bytes:
             for _, size, path in files:
@@ -310,7 +312,7 @@ class DiskTier:
                 num_used -= size
         self._room = min(self.capacity_bytes - num_used - num_bytes, self.capacity_bytes // 16)
 
-    def _files(self) -> list[tuple[int, int, Path]]:
+    def _list_files(self) -> list[tuple[int, int, Path]]:
         """Return each file's last use, size and path; removes files that were never finished."""
         files = []
         with suppress(FileNotFoundError), os.scandir(self.folder) as found:

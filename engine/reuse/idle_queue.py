@@ -181,7 +181,9 @@ def compare(exact: Sequence[TokenLogprob], approximate: Sequence[TokenLogprob]) 
     pairs = list(zip(exact, approximate, strict=True))
     assert all(one.token_id == other.token_id and one.top and other.top for one, other in pairs), "of different runs"
     agreed = sum(_agree(one, other) for one, other in pairs)
-    return Comparison(len(pairs), agreed, sum(_divergence(dict(one.top), dict(other.top)) for one, other in pairs))
+    return Comparison(
+        len(pairs), agreed, sum(_compute_divergence(dict(one.top), dict(other.top)) for one, other in pairs)
+    )
 
 
 def _agree(exact: TokenLogprob, approximate: TokenLogprob) -> bool:
@@ -190,7 +192,7 @@ def _agree(exact: TokenLogprob, approximate: TokenLogprob) -> bool:
     return dict(exact.top).get(chosen, -math.inf) >= largest - NEAR_TIE
 
 
-def _divergence(exact: Mapping[int, float], approximate: Mapping[int, float]) -> float:
+def _compute_divergence(exact: Mapping[int, float], approximate: Mapping[int, float]) -> float:
     """Return KL(exact || approximate) of two maps from token ids to log-probabilities."""
     named = exact.keys() & approximate.keys()
     total = sum(math.exp(exact[each]) * (exact[each] - approximate[each]) for each in named)
@@ -204,7 +206,7 @@ class _Running:
     """The running means of one class, and the increase of its budget."""
 
     def __init__(self) -> None:
-        self.get_raise = 0.0
+        self.raised_by = 0.0
         self.num_audits = 0
         self._num_tokens = self._num_agreed = self._kl = 0.0
 
@@ -218,14 +220,14 @@ class _Running:
 
     def raise_by(self, step: float) -> None:
         """Change the budget; earlier comparisons say nothing about the new one."""
-        self.get_raise = min(1.0, max(0.0, self.get_raise + step))
+        self.raised_by = min(1.0, max(0.0, self.raised_by + step))
         self._num_tokens = self._num_agreed = self._kl = 0.0
 
     def estimate(self) -> AuditEstimate:
         """Return the means; without comparisons, those of a perfect match."""
         count = self._num_tokens or 1.0
         agreement = self._num_agreed / count if self._num_tokens else 1.0
-        return AuditEstimate(self.get_raise, self.num_audits, self._num_tokens, self._kl / count, agreement)
+        return AuditEstimate(self.raised_by, self.num_audits, self._num_tokens, self._kl / count, agreement)
 
 
 class AuditPolicy:
@@ -240,10 +242,10 @@ class AuditPolicy:
         """Draw whether the approximate request that has just ended is audited."""
         return self._random.random() < self.config.share
 
-    def get_raise(self, of: AuditClass) -> float:
+    def get_extra_budget(self, of: AuditClass) -> float:
         """Return the share of stored tokens that requests of this class compute again beyond the mode's default."""
         known = self._classes.get(self._limit_class(of))
-        return 0.0 if known is None else known.get_raise
+        return 0.0 if known is None else known.raised_by
 
     def book(self, of: AuditClass, found: Comparison) -> None:
         """Add a comparison; raise or lower the budget of its class if enough of them say so."""
@@ -255,7 +257,7 @@ class AuditPolicy:
         estimate = own.estimate()
         if self._is_too_far(estimate):
             own.raise_by(self.config.step_up)
-        elif own.get_raise and self._is_calm(estimate):
+        elif own.raised_by and self._is_calm(estimate):
             own.raise_by(-self.config.step_down)
 
     def estimates(self) -> dict[AuditClass, AuditEstimate]:

@@ -69,7 +69,7 @@ class IdleRunner:
 
     def apply_budget(self, reuse: Reuse, root: bytes) -> Reuse:
         """Return the request's reuse, with the budget of its class if it names none."""
-        raised_by = self._policy.get_raise(self._class_of(reuse, root))
+        raised_by = self._policy.get_extra_budget(self._class_of(reuse, root))
         return replace(reuse, budget=raised_by) if raised_by and reuse.budget is None else reuse
 
     def on_finished(self, request: GenerationRequest, root: bytes, result: GenerationResult) -> None:

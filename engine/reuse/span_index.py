@@ -126,7 +126,7 @@ def check_spaces(spaces: Mapping[bytes, Space], entries: Mapping[int, Entry]) ->
                 assert position in (neighbour.start, neighbour.end)
         assert entry.before is None or entry.before.after is entry
         assert entry.after is None or entry.after.before is entry
-        held = {} if entry.is_superseded else _kgrams(entry)
+        held = {} if entry.is_superseded else _find_kgrams(entry)
         assert entry.anchors == set(held), "an entry is found by what it does not hold, or not by what it does"
         for kgram, offset in held.items():
             assert spaces[entry.root].anchors.offset_of(kgram, entry) == offset
@@ -142,7 +142,7 @@ def check_spaces(spaces: Mapping[bytes, Space], entries: Mapping[int, Entry]) ->
             assert key == (entry.record, entry.end)
 
 
-def _kgrams(entry: Entry) -> dict[int, int]:
+def _find_kgrams(entry: Entry) -> dict[int, int]:
     """Return the k-grams by which an entry is found, each with its first offset, computed slowly."""
     parts, after = [entry.token_ids], entry.after
     while after is not None and sum(map(len, parts)) < len(entry.token_ids) + KGRAM_LEN:

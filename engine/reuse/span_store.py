@@ -210,7 +210,7 @@ class SpanStore:
                 kept.append(entry)
         for entry in reversed(kept):  # the last one written is the last one to go
             assert entry.slots is not None
-            entry.is_kept = self._tier.write(self._header(entry), self._memory.payload(entry.slots))
+            entry.is_kept = self._tier.write(self._build_header(entry), self._memory.payload(entry.slots))
 
     def check_integrity(self) -> None:
         """Raise AssertionError if the parts do not add up. As slow as the store is large: for tests."""
@@ -223,7 +223,7 @@ class SpanStore:
         for entry in entries:
             if not self._index.is_absent(entry):
                 continue
-            payload = self._tier.get(self._header(entry))
+            payload = self._tier.get(self._build_header(entry))
             if payload is None:
                 self._num_tier_misses += 1
                 lost.append(entry)
@@ -246,7 +246,7 @@ class SpanStore:
         if len(entry.token_ids) < KGRAM_LEN:  # nobody would find it
             return False
         if not entry.is_kept:
-            entry.is_kept = self._tier.put(self._header(entry), self._memory.payload(entry.slots))
+            entry.is_kept = self._tier.put(self._build_header(entry), self._memory.payload(entry.slots))
         return entry.is_kept
 
     def _add(self, header: SpanHeader) -> None:
@@ -255,10 +255,10 @@ class SpanStore:
         if not 0 < len(token_ids) <= ENTRY_TOKENS:
             return
         entry = Entry(-1, header.root, header.record, header.start, token_ids, header.generation)
-        if self._header(entry) == header:
+        if self._build_header(entry) == header:
             self._index.add(header.root, header.record, header.start, token_ids, header.generation).is_kept = True
 
-    def _header(self, entry: Entry) -> SpanHeader:
+    def _build_header(self, entry: Entry) -> SpanHeader:
         config = self._memory.config
         return SpanHeader(
             root=entry.root,

@@ -168,7 +168,7 @@ def build_arrays(
     arrays: Arrays = {
         "token_ids": _pad([each.token_ids for each in sequences], shape.num_rows, 0),
         "positions": _pad([each.positions for each in sequences], shape.num_rows, 0),
-        "slots": _pad([each.slots(layout.page_size) for each in sequences], shape.num_rows, NO_SLOT),
+        "slots": _pad([each.find_slots(layout.page_size) for each in sequences], shape.num_rows, NO_SLOT),
     }
     if layout.has_store:
         arrays["record_slots"] = _pad([record_slots], shape.num_rows, NO_SLOT)

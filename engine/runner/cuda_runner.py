@@ -52,7 +52,7 @@ class PagedOps(LayerOps):
         self._pool = pool
         self._store = store
         self._inputs = inputs
-        self._cos, self._sin = model.rotations(inputs.positions)
+        self._cos, self._sin = model.get_rotations(inputs.positions)
 
     def attend(self, index: int, layer: LayerWeights, heads: Tensor) -> Tensor:
         """As `LayerOps.attend`."""
@@ -72,16 +72,16 @@ NO_TOKEN = -1
 """Stands for the draft's token after its last row."""
 
 
-def verify_on_device(model: Decoder, build_verifications: Sequence[Verification]) -> None:
+def verify_on_device(model: Decoder, verifications: Sequence[Verification]) -> None:
     """As `verify`, with one pass of the LM head and one wait where the most likely tokens suffice.
 
     On a card, scoring the rows after a rejection costs less than asking where it is. Requests that need more than the
     most likely tokens are verified as on a CPU.
     """
-    plain = [each for each in build_verifications if len(each.next_rows) and not each.wants_logits]
+    plain = [each for each in verifications if len(each.next_rows) and not each.wants_logits]
     if plain:
         _take_likeliest(model, plain)
-    verify(model, build_verifications)  # what is left
+    verify(model, verifications)  # what is left
 
 
 def _take_likeliest(model: Decoder, plain: Sequence[Verification]) -> None:
@@ -90,10 +90,10 @@ def _take_likeliest(model: Decoder, plain: Sequence[Verification]) -> None:
     logits = model.logits(torch.cat(hidden))
     borders = [0, *accumulate(map(len, hidden))]
     draft = [token_id for each in plain for token_id in (*each.draft[len(each.chosen) :], NO_TOKEN)]
-    told = stage_arrays(
+    staged = stage_arrays(
         {"draft": np.array(draft, dtype=np.int64), "row_starts": np.array(borders, dtype=np.int32)}, logits.device
     )
-    accepted = accept(logits, told["draft"], told["row_starts"]).to_host()
+    accepted = accept(logits, staged["draft"], staged["row_starts"]).to_host()
     for each, (first, end), count in zip(plain, pairwise(borders), accepted.num_accepted.tolist(), strict=True):
         each.take(accepted.top_tokens.select_rows(first, end), count)
 

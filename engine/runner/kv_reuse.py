@@ -214,6 +214,6 @@ class KVReuse:
         positions = torch.cat([torch.arange(each.start, each.end) for each in plan.placed])
         ranges = [run for each in plan.placed for run in page_runs(table, pages.page_size, each.start, each.end)]
         targets = torch.cat([torch.arange(first, end) for first, end in ranges])
-        cos, sin = self._model.rotations(positions.to(self._pool.device))
+        cos, sin = self._model.get_rotations(positions.to(self._pool.device))
         stored, own = (self.store.keys, self.store.values), (self._pool.keys, self._pool.values)
         place_layers(*stored, sources, cos, sin, *own, targets, self._scratch)

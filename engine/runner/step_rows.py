@@ -108,7 +108,7 @@ def verify(model: Decoder, verifications: Sequence[Verification]) -> None:
     enough, logits are in memory for a part of the vocabulary at a time, otherwise for LM_HEAD_ROWS rows.
     """
     while active := [(each, rows) for each in verifications if len(rows := each.next_rows)]:
-        for piece in _pieces(active):
+        for piece in _group_rows(active):
             sizes = [len(rows) for _, rows in piece]
             hidden = piece[0][1] if len(piece) == 1 else torch.cat([rows for _, rows in piece])
             if any(each.wants_logits for each, _ in piece):
@@ -120,7 +120,7 @@ def verify(model: Decoder, verifications: Sequence[Verification]) -> None:
                     each.take(found.select_rows(first, last))
 
 
-def _pieces(active: Sequence[tuple[Verification, Tensor]]) -> Iterator[list[tuple[Verification, Tensor]]]:
+def _group_rows(active: Sequence[tuple[Verification, Tensor]]) -> Iterator[list[tuple[Verification, Tensor]]]:
     """Group the verifications so that each group has at most LM_HEAD_ROWS next rows."""
     piece: list[tuple[Verification, Tensor]] = []
     num_rows = 0
@@ -192,7 +192,7 @@ class PagedRows:
         """Tokens of the sequence up to its last row."""
         return int(self.positions[-1]) + 1
 
-    def slots(self, page_size: int) -> Numbers:
+    def find_slots(self, page_size: int) -> Numbers:
         """Return the slots of the pool that the rows' keys and values are written to."""
         return self.pages[self.positions // page_size].astype(np.int64) * page_size + self.positions % page_size
 
@@ -230,11 +230,11 @@ class StepRows:
     def list_reads(self, pages: KVPages, window: int | None) -> list[SlotRange]:
         """Return the slots that the rows attend to, including their own."""
         first = self.positions[0]
-        return self._slots(pages, 0 if window is None else max(0, first + 1 - window), self.positions[-1] + 1)
+        return self._find_slots(pages, 0 if window is None else max(0, first + 1 - window), self.positions[-1] + 1)
 
     def list_writes(self, pages: KVPages) -> list[SlotRange]:
         """Return the slots of the rows' own tokens."""
-        return [slots for first, end in find_ranges(self.positions) for slots in self._slots(pages, first, end)]
+        return [slots for first, end in find_ranges(self.positions) for slots in self._find_slots(pages, first, end)]
 
     def to_paged_rows(self, pages: KVPages) -> PagedRows:
         """Return the same rows for attention that reads pages in place."""
@@ -249,7 +249,7 @@ class StepRows:
         state, draft = self.state, self.sequence.draft[: self.num_drafted]
         return Verification(hidden[self.num_pending - 1 :], state.sampler, state.output_ids, draft)
 
-    def _slots(self, pages: KVPages, first: int, end: int) -> list[SlotRange]:
+    def _find_slots(self, pages: KVPages, first: int, end: int) -> list[SlotRange]:
         return page_runs(pages.page_table(self.sequence.id), pages.page_size, first, end)
 
 

@@ -91,7 +91,7 @@ TELLING = 64
 
 
 def load_or_measure_times(
-    passes: ModelRunner, model: Decoder, pool: KVPool, folder: Path | None, clock: Callable[[], float]
+    runner: ModelRunner, model: Decoder, pool: KVPool, folder: Path | None, clock: Callable[[], float]
 ) -> StepTimes:
     """Return the times that the folder holds for this model and machine, or measure them and write them there.
 
@@ -103,11 +103,11 @@ def load_or_measure_times(
         return StepTimes()
     file = StepTimesFile(folder, model.fingerprint.hex(), describe_machine(pool.device))
     most = count_measurable_rows(model, pool)
-    for num_rows in MEASURED if passes.graphs is not None else ():
-        passes.measure(min(num_rows, most))
+    for num_rows in MEASURED if runner.graphs is not None else ():
+        runner.measure(min(num_rows, most))
     times = file.read()
-    if times is None or _are_outdated(times, passes, most, clock):
-        times = measure_times(passes.measure, clock, most)
+    if times is None or _are_outdated(times, runner, most, clock):
+        times = measure_times(runner.measure, clock, most)
         file.write(times)
     return times
 
@@ -124,10 +124,10 @@ def describe_machine(device: torch.device) -> str:
     return f"{name}, {kind}, {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 
-def _are_outdated(kept: StepTimes, passes: ModelRunner, most: int, clock: Callable[[], float]) -> bool:
-    single = measure_least_seconds(passes.measure, 1, clock)
+def _are_outdated(kept: StepTimes, runner: ModelRunner, most: int, clock: Callable[[], float]) -> bool:
+    single = measure_least_seconds(runner.measure, 1, clock)
     if OUTDATED * single < kept(1):
         return True
     num_rows = min(TELLING, most)
-    seconds = measure_least_seconds(passes.measure, num_rows, clock)
+    seconds = measure_least_seconds(runner.measure, num_rows, clock)
     return seconds > 0.0 and not 1.0 / OUTDATED < (seconds / single) / (kept(num_rows) / kept(1)) < OUTDATED

@@ -137,9 +137,9 @@ class LoraAdapter:
         self.folder = folder
         raw = read_json(folder / "adapter_config.json")
         _refuse_unsupported(raw)
-        pairs = _pairs(folder / "adapter_model.safetensors")
+        pairs = _read_pairs(folder / "adapter_model.safetensors")
         try:
-            self.updates = dict(_updates(raw, pairs))
+            self.updates = dict(_build_updates(raw, pairs))
         except KeyError as error:
             raise WeightsError(f"{folder}/adapter_config.json has no {error.args[0]!r}") from None
         except (ValueError, TypeError, AttributeError, ArithmeticError, re.error) as error:
@@ -178,7 +178,7 @@ def _refuse_unsupported(raw: Mapping[str, Any]) -> None:
         )
 
 
-def _pairs(path: Path) -> dict[str, dict[str, Tensor]]:
+def _read_pairs(path: Path) -> dict[str, dict[str, Tensor]]:
     """Return the tensors by module and part (A, B)."""
     pairs: dict[str, dict[str, Tensor]] = {}
     for name, tensor in read_file_tensors(path):
@@ -191,7 +191,9 @@ def _pairs(path: Path) -> dict[str, dict[str, Tensor]]:
     return pairs
 
 
-def _updates(raw: Mapping[str, Any], pairs: Mapping[str, Mapping[str, Tensor]]) -> Iterator[tuple[str, LowRankUpdate]]:
+def _build_updates(
+    raw: Mapping[str, Any], pairs: Mapping[str, Mapping[str, Tensor]]
+) -> Iterator[tuple[str, LowRankUpdate]]:
     for module, parts in pairs.items():
         if len(parts) != 2:
             raise WeightsError(f"the adapter has only lora_{min(parts)} for {module!r}")
@@ -249,7 +251,7 @@ def fingerprint(parameters: Parameters, quantize: str | None = None) -> bytes:
     """
     digest = blake2b(f"{parameters.config} {parameters.dtype} {quantize}".encode(), digest_size=16)
     slots = sorted(parameters.slots().items())
-    chunks = chain.from_iterable(_chunks(tensor) for _, tensor in slots)
+    chunks = chain.from_iterable(_split_chunks(tensor) for _, tensor in slots)
     for name, tensor in slots:
         digest.update(f"{name} {tuple(tensor.shape)}\n".encode())
     with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), "fingerprint") as threads:
@@ -258,7 +260,7 @@ def fingerprint(parameters: Parameters, quantize: str | None = None) -> bytes:
     return digest.digest()
 
 
-def _chunks(tensor: Tensor) -> Sequence[Tensor]:
+def _split_chunks(tensor: Tensor) -> Sequence[Tensor]:
     flat = tensor.reshape(-1) if tensor.is_contiguous() else tensor.flatten()
     return torch.split(flat.view(torch.uint8), CHUNK_BYTES)
 

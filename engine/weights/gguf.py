@@ -51,7 +51,7 @@ class GGUFModel:
         with _translate_errors(path):
             self._reader = GGUFReader(path)
             self.config = _read_config(self._reader)
-            self._interleaved = _field(self._reader, "general.architecture") == "llama"
+            self._interleaved = _read_field(self._reader, "general.architecture") == "llama"
         self._path = path
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -67,7 +67,7 @@ class GGUFModel:
 
     def metadata(self, key: str) -> Any:
         """Return a metadata value as Python holds it (str, int, float, list), or None."""
-        return _field(self._reader, key)
+        return _read_field(self._reader, key)
 
     def _unpermute(self, tensor: ReaderTensor, values: Tensor) -> Tensor:
         """Undo llama.cpp's reordering of Llama's query and key rows, made there for interleaved RoPE."""
@@ -79,13 +79,13 @@ class GGUFModel:
 
 
 def _read_config(reader: GGUFReader) -> ModelConfig:
-    arch = _field(reader, "general.architecture")
+    arch = _read_field(reader, "general.architecture")
     if arch not in ARCHITECTURES:
         raise WeightsError(f"GGUF architecture {arch!r} is not supported; supported are: {', '.join(ARCHITECTURES)}")
     _refuse_unsupported(reader, arch)
 
     def number(key: str, default: float | None = None) -> float:
-        value = _field(reader, f"{arch}.{key}")
+        value = _read_field(reader, f"{arch}.{key}")
         if value is None:
             value = default
         if value is None:
@@ -123,17 +123,17 @@ def _read_config(reader: GGUFReader) -> ModelConfig:
 
 def _refuse_unsupported(reader: GGUFReader, arch: str) -> None:
     """Raise WeightsError for settings that would silently give wrong numbers."""
-    scaling = _field(reader, f"{arch}.rope.scaling.type")
+    scaling = _read_field(reader, f"{arch}.rope.scaling.type")
     if scaling not in (None, "none", "linear"):
         raise WeightsError(f"RoPE scaling {scaling!r} is not supported yet; take a model without it")
-    if float(_field(reader, f"{arch}.rope.scaling.attn_factor") or 1.0) != 1.0:
+    if float(_read_field(reader, f"{arch}.rope.scaling.attn_factor") or 1.0) != 1.0:
         raise WeightsError("RoPE scaling with an attention factor is not supported yet; take a model without it")
     if arch != "llama" and any(tensor.name == ROPE_DIVISORS for tensor in reader.tensors):
         raise WeightsError(f"RoPE scaling by {ROPE_DIVISORS} is only known of llama, not of {arch}")
-    if _field(reader, f"{arch}.expert_count"):
+    if _read_field(reader, f"{arch}.expert_count"):
         raise WeightsError("a mixture of experts is not supported; take a dense model")
-    partly = _field(reader, f"{arch}.attention.sliding_window_pattern")
-    if partly or (arch != "llama" and _field(reader, f"{arch}.attention.sliding_window")):
+    partly = _read_field(reader, f"{arch}.attention.sliding_window_pattern")
+    if partly or (arch != "llama" and _read_field(reader, f"{arch}.attention.sliding_window")):
         raise WeightsError(
             f"sliding-window attention in a part of the layers is not supported for {arch} yet; take a model without it"
         )
@@ -154,17 +154,17 @@ def _rope_divisors(reader: GGUFReader, stored: ReaderTensor | None, head_dim: in
     """Return the stored factors times the linear one, as llama.cpp applies both; a factor without a type is a linear
     one.
     """
-    arch = _field(reader, "general.architecture")
+    arch = _read_field(reader, "general.architecture")
     linear = 1.0
-    if _field(reader, f"{arch}.rope.scaling.type") != "none":
-        old = _field(reader, f"{arch}.rope.scale_linear")
-        linear = float(_field(reader, f"{arch}.rope.scaling.factor") or old or 1.0)
+    if _read_field(reader, f"{arch}.rope.scaling.type") != "none":
+        old = _read_field(reader, f"{arch}.rope.scale_linear")
+        linear = float(_read_field(reader, f"{arch}.rope.scaling.factor") or old or 1.0)
     if stored is None:
         return None if linear == 1.0 else (linear,) * (head_dim // 2)
     return tuple(linear * divisor for divisor in dequantize(stored.data, stored.tensor_type).ravel().tolist())
 
 
-def _field(reader: GGUFReader, key: str) -> Any:
+def _read_field(reader: GGUFReader, key: str) -> Any:
     field = reader.fields.get(key)
     return None if field is None else field.contents()
 

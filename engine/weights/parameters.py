@@ -34,7 +34,7 @@ class Parameters:
     def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
         self.config = config
         self.dtype = dtype
-        shapes = dict(_shapes(config))
+        shapes = dict(_list_shapes(config))
         self.num_bytes = sum(prod(shape) for shape in shapes.values()) * dtype.itemsize
         tensors = _allocate(shapes, self.num_bytes, dtype, device)
         self.embedding = tensors["embedding"]
@@ -92,7 +92,7 @@ class Parameters:
             raise WeightsError(f"the model lacks {len(slots)} tensors, {min(slots)!r} among them")
 
 
-def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _list_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     hidden, ffn = config.hidden_size, config.ffn_size
     rows = sum(config.qkv_sizes)
     yield "embedding", (config.vocab_size, hidden)

@@ -193,8 +193,8 @@ class CudaCopyStream:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._stream.wait_stream(torch.cuda.current_stream(device))
-        self._copied = [_event() for _ in range(NUM_BUFFERS)]
-        self._used = [_event() for _ in range(NUM_BUFFERS)]
+        self._copied = [_make_event() for _ in range(NUM_BUFFERS)]
+        self._used = [_make_event() for _ in range(NUM_BUFFERS)]
 
     def wait(self, number: int) -> None:
         """Wait for the buffer's last copy; an event that was never recorded does not block."""
@@ -213,7 +213,7 @@ class CudaCopyStream:
         self._used[number].record(current)
 
 
-def _event() -> torch.cuda.Event:
+def _make_event() -> torch.cuda.Event:
     return torch.cuda.Event()  # type: ignore[no-untyped-call]
 
 

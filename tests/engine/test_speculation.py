@@ -18,7 +18,7 @@ from agent_runtime.prompt.chat_template import ChatTemplate
 from engine.core import EngineCore
 from engine.decoder import Decoder
 from engine.engine import Engine
-from engine.sampling import Choice, Sampler, distribution, read_row, uniform
+from engine.sampling import Choice, Sampler, compute_distribution, read_row, uniform
 from engine.speculation import MergeDraft
 from engine.types import Draft, DraftRun, GenerationRequest, GenerationResult, Proposer, SourceUsage
 from tests.engine.cores import (
@@ -173,7 +173,7 @@ def test_a_rule_that_accepts_too_much_is_found(monkeypatch: pytest.MonkeyPatch) 
 
     def generous(self: Sampler, logits: Tensor, output_ids: Sequence[int], draft: Sequence[int]) -> Choice:
         if draft:
-            ids, weights = distribution(read_row(logits, 0), self._request)
+            ids, weights = compute_distribution(read_row(logits, 0), self._request)
             assert ids is None
             if uniform(self._request.seed + 10_000, len(output_ids)) < weights[draft[0]] / weights.sum():
                 rest = choose(self, logits[1:], [*output_ids, draft[0]], draft[1:])

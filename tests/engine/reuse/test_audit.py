@@ -88,11 +88,11 @@ def policy(**fields: float) -> AuditPolicy:
 def test_what_is_too_far_raises_the_budget_of_its_class_alone(far: Comparison) -> None:
     own = policy()
     own.book(FAST, far)
-    assert own.get_raise(FAST) == 0.0, "too few tokens to tell"
+    assert own.get_extra_budget(FAST) == 0.0, "too few tokens to tell"
     own.book(FAST, far)
-    assert own.get_raise(FAST) == 0.05
+    assert own.get_extra_budget(FAST) == 0.05
     for other in (AuditClass("model", "fast"), AuditClass("model", "turbo", FAST.root)):
-        assert own.get_raise(other) == 0.0
+        assert own.get_extra_budget(other) == 0.0
     assert own.estimates()[FAST].num_tokens == 0, "what was found told of the budget before"
     assert own.estimates()[FAST].num_audits == 2
 
@@ -110,11 +110,11 @@ def test_it_is_lowered_slowly_and_never_below_where_it_began() -> None:
     own = policy(calm_factor=5, step_down=0.02)
     for _ in range(4):
         own.book(FAST, BAD)
-    assert own.get_raise(FAST) == 0.1
+    assert own.get_extra_budget(FAST) == 0.1
     seen = []
     for _ in range(100):
         own.book(FAST, GOOD)
-        seen.append(own.get_raise(FAST))
+        seen.append(own.get_extra_budget(FAST))
     assert seen[:7] == [0.1] * 7, "750 tokens are asked for, older ones counting less"
     assert seen == sorted(seen, reverse=True)
     assert all(before - after <= 0.0201 for before, after in pairwise(seen))
@@ -127,14 +127,14 @@ def test_what_is_only_just_near_enough_does_not_lower_it() -> None:
     own.book(FAST, BAD)
     for _ in range(100):
         own.book(FAST, Comparison(1000, 993, 0.0))
-    assert own.get_raise(FAST) == 0.05
+    assert own.get_extra_budget(FAST) == 0.05
 
 
 def test_a_full_prefill_is_the_end_of_it() -> None:
     own = policy()
     for _ in range(100):
         own.book(FAST, BAD)
-    assert own.get_raise(FAST) == 1.0
+    assert own.get_extra_budget(FAST) == 1.0
 
 
 def test_older_comparisons_count_less() -> None:
@@ -148,9 +148,9 @@ def test_no_tenant_raises_the_budget_of_another() -> None:
     own = policy()
     for _ in range(2):
         own.book(FAST, BAD)
-    assert own.get_raise(FAST) > 0
+    assert own.get_extra_budget(FAST) > 0
     other = AuditClass("model", "fast", "another's")
-    assert own.get_raise(other) == 0.0
+    assert own.get_extra_budget(other) == 0.0
     own.book(other, BAD)
     assert other in own.estimates()
 
@@ -160,7 +160,11 @@ def test_of_very_many_tenants_the_last_ones_share_a_budget() -> None:
     for number in range(5000):
         own.book(AuditClass("model", "fast", f"tenant {number}"), BAD)
     assert len(own.estimates()) <= 4097
-    assert own.get_raise(AuditClass("model", "fast", "tenant 4999")) == own.get_raise(AuditClass("model", "fast")) > 0
+    assert (
+        own.get_extra_budget(AuditClass("model", "fast", "tenant 4999"))
+        == own.get_extra_budget(AuditClass("model", "fast"))
+        > 0
+    )
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def run_slowly(
     for position, token_id in enumerate(token_ids):
         if placed is not None and position in placed:
             kept.append(placed[position])
-            cos, sin = model.rotations(torch.tensor([position]))
+            cos, sin = model.get_rotations(torch.tensor([position]))
             for layer, cache in enumerate(caches):
                 cache.append(0, apply_rope(kept[-1].keys[layer], cos, sin), kept[-1].values[layer])
             continue

@@ -23,7 +23,7 @@ from engine.sampling import (
     RepetitionPenalty,
     Row,
     Sampler,
-    distribution,
+    compute_distribution,
     min_p,
     read_row,
     token_logprob,
@@ -129,7 +129,7 @@ requests = st.builds(
 
 def wide(row: Row, request: GenerationRequest) -> Row:
     """The weights of `distribution`, 0 for the tokens that are cut."""
-    ids, weights = distribution(row, request)
+    ids, weights = compute_distribution(row, request)
     cut = np.zeros(len(row), dtype=np.float32)
     cut[slice(None) if ids is None else ids] = weights
     return cut

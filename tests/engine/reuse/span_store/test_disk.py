@@ -281,9 +281,9 @@ def test_what_a_crash_left_unfinished_is_removed_and_what_another_process_writes
 def test_a_file_that_vanishes_while_the_folder_is_read(tier: DiskTier) -> None:
     put(tier)
     path = only_file(tier)
-    found = tier._files()
+    found = tier._list_files()
     path.unlink()
-    assert list(tier._headers(found)) == []
+    assert list(tier._read_headers(found)) == []
     assert tier.get(HEADER) is None
 
 
