@@ -235,7 +235,8 @@ def test_what_tells_no_other_unit_stays(edit: str) -> None:
 
 def test_lines_that_the_file_has_twice_tell_nothing() -> None:
     assert (
-        convert_indentation(f"{FILE}\n{FILE}", "def f(x):\n  if x:\n    return 1") == "def f(x):\n  if x:\n    return 1"
+        convert_indentation(f"{NESTED}\n{NESTED}", "def f(x):\n  if x:\n    return 1")
+        == "def f(x):\n  if x:\n    return 1"
     )
 
 
