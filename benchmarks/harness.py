@@ -9,11 +9,16 @@ import platform
 import statistics
 import string
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
+from agent_runtime.errors import ModelUnavailable
+
+One = TypeVar("One")
+Result = TypeVar("Result")
 Row = dict[str, Any]
 
 BUSY = 0.5
@@ -61,6 +66,30 @@ def write_json(path: Path | None, summary: Mapping[str, Any], rows: Sequence[Map
         path.write_text(
             json.dumps({"summary": summary, "rows": rows, **more}, indent=1, ensure_ascii=False), encoding="utf-8"
         )
+
+
+def map_in_processes(
+    work: Callable[[One], Result], ones: Iterable[One], workers: int, chunksize: int
+) -> Iterator[Result]:
+    """Yield `work(one)` for each one, in order, computed by so many processes; by this one where `workers` is 1."""
+    if workers < 2:
+        yield from map(work, ones)
+        return
+    with ProcessPoolExecutor(workers) as pool:
+        yield from pool.map(work, ones, chunksize=chunksize)
+
+
+def group_by(ones: Iterable[One], key: Callable[[One], str]) -> dict[str, list[One]]:
+    """Return the members of each group, the groups in the order of their first members."""
+    groups: dict[str, list[One]] = {}
+    for one in ones:
+        groups.setdefault(key(one), []).append(one)
+    return groups
+
+
+def refuse_model() -> NoReturn:
+    """Raise ModelUnavailable; an `Applier` with this in place of a model merges by rule alone."""
+    raise ModelUnavailable("rules only")
 
 
 def take_median(rows: Sequence[Row], key: str) -> float | None:

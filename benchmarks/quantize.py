@@ -9,7 +9,6 @@ prefix of 256: the least time of several, of bf16 divided by the scheme's.
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import os
 import shlex
@@ -26,7 +25,7 @@ from torch import Tensor
 from agent_runtime.models.config import DEFAULT_MODEL, LoadOptions, ModelSettings, Quantize
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.wiring import open_model
-from benchmarks.harness import describe_machine, write_json
+from benchmarks.harness import describe_machine, make_parser, render_rows, write_json
 from engine.decoder import Decoder
 
 SCHEMES: tuple[Quantize | None, ...] = (None, "int8", "int4")
@@ -39,14 +38,14 @@ PASS_SIZES = (1, 4, 16, 64, 512)
 REPEATS = 7
 
 COLUMNS = {
-    "scheme": "scheme",
-    "weights_gb": "GB a row reads",
-    "kl_mean": "KL mean",
-    "kl_p99": "KL p99",
-    "top1": "top-1 alike",
-    "perplexity": "perplexity",
-    "decode_tok_s": "decode tok/s",
-    **{f"speed_{size}": f"x at {size}" for size in PASS_SIZES},
+    "scheme": "{scheme}",
+    "GB a row reads": "{weights_gb:n}",
+    "KL mean": "{kl_mean:n}",
+    "KL p99": "{kl_p99:n}",
+    "top-1 alike": "{top1:.3f}",
+    "perplexity": "{perplexity:n}",
+    "decode tok/s": "{decode_tok_s:n}",
+    **{f"x at {size}": f"{{speed_{size}:n}}" for size in PASS_SIZES},
 }
 
 
@@ -113,11 +112,10 @@ def measure_passes(decoders: Sequence[Decoder], sizes: Sequence[int], repeats: i
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print a table and write the JSON."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quantize", description=(__doc__ or "").split(":")[0])
+    parser = make_parser("quantize", __doc__)
     parser.add_argument("--model", default=DEFAULT_MODEL, help="a catalogue name or path")
     parser.add_argument("--text", type=Path, nargs="+", default=TEXTS, metavar="FILE", help="texts of the quality")
     parser.add_argument("--tokens", type=int, default=1024, metavar="N", help="of each text, at most")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures here")
     options = parser.parse_args(arguments)
     if options.tokens < 2:
         parser.error("--tokens: give 2 or more; every token but the first is predicted")
@@ -131,11 +129,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = _rows(decoders, measure_quality(decoders, texts), measure_passes(decoders, PASS_SIZES, REPEATS))
     names = ", ".join(path.name for path in options.text)
     num_tokens = sum(map(len, texts))
-    print(f"{loaded[0].name}, {num_tokens} tokens of {names}; {describe_machine()}\n\n{_table(rows)}")
-    if options.json:
-        summary = {"model": loaded[0].name, "machine": describe_machine(), "texts": names, "num_tokens": num_tokens}
-        summary |= {f"{row['scheme']}_{key}": row[key] for row in rows for key in row if key != "scheme"}
-        write_json(options.json, summary, rows)
+    print(f"{loaded[0].name}, {num_tokens} tokens of {names}; {describe_machine()}\n\n{render_rows(rows, COLUMNS)}")
+    summary = {"model": loaded[0].name, "machine": describe_machine(), "texts": names, "num_tokens": num_tokens}
+    summary |= {f"{row['scheme']}_{key}": row[key] for row in rows for key in row if key != "scheme"}
+    write_json(options.json, summary, rows)
     return 0
 
 
@@ -156,18 +153,6 @@ def _rows(
         }
         for scheme, decoder, quality, times in zip(SCHEMES, decoders, qualities, seconds, strict=True)
     ]
-
-
-def _table(rows: Sequence[dict[str, Any]]) -> str:
-    heads = [*COLUMNS.values()]
-    lines = [[_number(row[key]) for key in COLUMNS] for row in rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [heads, ["---"] * len(heads), *lines])
-
-
-def _number(value: float | str) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{value:.1f}" if value >= 20 else f"{value:.2f}" if value >= 2 else f"{value:.3f}"
 
 
 if __name__ == "__main__":

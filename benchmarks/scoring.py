@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from benchmarks.cases import Case
 from benchmarks.edit_formats import diff_texts
+from benchmarks.harness import group_by
 from editor.placeholders import holds_placeholder
 
 Outcome = Literal["exact", "first_candidate", "any_candidate", "refused", "wrong"]
@@ -37,10 +38,11 @@ def is_same(text: str, expected: str, *, inexact: bool) -> bool:
 
 def is_same_but_blank_lines(text: str, expected: str) -> bool:
     """Return whether two texts have the same lines, blank ones and spaces at line ends aside."""
-    return _list_solid(text) == _list_solid(expected)
+    return list_solid_lines(text) == list_solid_lines(expected)
 
 
-def _list_solid(text: str) -> list[str]:
+def list_solid_lines(text: str) -> list[str]:
+    """Return the lines that are not blank, without spaces at their ends."""
     return [line.rstrip() for line in text.split("\n") if line.strip()]
 
 
@@ -128,10 +130,7 @@ def select_goals(rows: Sequence[R]) -> list[R]:
 
 def group_counts(rows: Iterable[R], key: Callable[[R], str], counts: CountRows[R]) -> dict[str, Counts]:
     """Return the counts of each group, in the order of the groups' names."""
-    groups: dict[str, list[R]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return {name: counts(groups[name]) for name in sorted(groups)}
+    return {name: counts(some) for name, some in sorted(group_by(rows, key).items())}
 
 
 def take_percentile(ordered: Sequence[float], share: float) -> float | None:

@@ -36,7 +36,6 @@ from benchmarks.cases import (
     select_cases,
     select_part,
 )
-from benchmarks.edit.round_trips import Failure, run_round_trips
 from benchmarks.edit.run import Row, measure, measure_also
 from benchmarks.edit_formats import render_lazy, render_search_replace, render_udiff
 from benchmarks.harness import describe_machine, make_parser, write_json
@@ -231,12 +230,8 @@ def main() -> None:
     if options.scale:
         summary["scale"] = measure_scale()
         _print_scale(summary["scale"])
-    failures: list[Failure] = []
-    if options.round_trips:
-        summary["round_trips"], failures = run_round_trips(options.round_trips, options.seed, loaded.cases)
-        _print_round_trips(summary["round_trips"], failures)
     write_json(options.json, summary, [{**asdict(row), "ms": row.ms} for row in rows + also])
-    if summary["wrong_certain"] or failures:
+    if summary["wrong_certain"]:
         sys.exit("wrong and claimed certain: see above")
 
 
@@ -246,7 +241,6 @@ def _options() -> argparse.Namespace:
     add_part_flag(parser)
     parser.add_argument("--repeats", type=int, default=5, help="timed runs of each case (default 5)")
     parser.add_argument("--scale", action=argparse.BooleanOptionalAction, default=True, help="time a 1 MB file, too")
-    parser.add_argument("--round-trips", type=int, default=0, help="this many generated round trips, too")
     parser.add_argument("--commits", type=Path, default=DEFAULT_CASES / "commits", help="where they are made from")
     parser.add_argument("--made", type=int, default=0, help="this many snippets made from commits of the part, too")
     return parser.parse_args()
@@ -287,15 +281,6 @@ def _print(summary: dict[str, Any], rows: Sequence[Row], loaded: Loaded) -> None
             reason = ", ".join(row.failed_checks) or f"{row.reason} {row.detail}".strip() or row.rung
             print(f"  {'WRONG, CERTAIN' if row.wrong_certain else row.outcome:<15} {row.format:<14} {row.id}: {reason}")
     print_left_out(loaded)
-
-
-def _print_round_trips(found: dict[str, Any], failures: Sequence[Failure]) -> None:
-    total = sum(results["cases"] for results in found.values())
-    print(f"{total} generated round trips, apply(diff(a, b), a) == b; {len(failures)} failures:")
-    for name, results in found.items():
-        print(f"  {name:<15} " + ", ".join(f"{number} {what}" for what, number in results.items()))
-    for failure in sorted(failures, key=lambda failure: len(failure.before) + len(failure.after))[:10]:
-        print(f"  FAILED {failure.format}: {failure.before!r} -> {failure.after!r}, but: {failure.got!r}")
 
 
 def _print_scale(scale: dict[str, Any]) -> None:

@@ -1,10 +1,10 @@
 """Measure how fast the engine is: `python -m benchmarks.engine --model M --peers vllm,transformers`.
 
 Prefill of cold prompts and its share of the GEMM ceiling that is measured with it, plain decoding by batch size,
-what a request waits for its first token while others decode, a cached prefix, passes over k draft tokens, and the
-operations and bytes of each pass with the least time for them on this machine. Greedy, bf16, the same token ids and
-the same number of new tokens for everyone; each contestant has a process of its own, and they run in turns. Figures
-are medians over the rounds. A peer's output must be ours, but for near-ties; else its speed is not shown.
+what a request waits for its first token while others decode, a cached prefix, and passes over k draft tokens. Greedy,
+bf16, the same token ids and the same number of new tokens for everyone; each contestant has a process of its own, and
+they run in turns. Figures are medians over the rounds. A peer's output must be ours, but for near-ties; else its speed
+is not shown.
 """
 
 from __future__ import annotations

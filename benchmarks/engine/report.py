@@ -8,11 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.engine.roofline import Machine, Rows, Work, count_work
+from benchmarks.engine.roofline import Machine, Rows, count_work
 from benchmarks.engine.workload import (
     BATCH_SIZES,
-    DECODE_PROMPT,
-    DECODE_TOKENS,
     MIDDLE_LENGTH,
     PREFILL_LENGTHS,
     VERIFY_CONTEXT,
@@ -168,29 +166,11 @@ def make_figure_rows(outcome: Outcome) -> list[Row]:
 
 
 def make_pass_rows(outcome: Outcome) -> list[Row]:
-    """Return what one forward pass of ours has to do, the least time for that on this machine, and the time it took."""
-    machine = take_medians(outcome.machines)
-    medians = {name: statistics.median(found) for name, found in outcome.samples[OURS].items()}
-    rows = []
-    for length in PREFILL_LENGTHS:
-        if rate := medians.get(f"prefill_{length}_tok_s"):
-            rows.append(
-                _make_pass_row(
-                    f"prefill {length}", count_work(outcome.config, [Rows(0, length)]), length / rate, machine
-                )
-            )
-    middle = DECODE_PROMPT + DECODE_TOKENS // 2
-    for size in BATCH_SIZES:
-        if rate := medians.get(f"decode_{size}_tok_s"):
-            rows.append(
-                _make_pass_row(
-                    f"decode {size}", count_work(outcome.config, [Rows(middle, 1)] * size), size / rate, machine
-                )
-            )
-    for size, seconds in outcome.verify_seconds.items():
-        done = count_work(outcome.config, [Rows(VERIFY_CONTEXT, size, num_logits=size)])
-        rows.append(_make_pass_row(f"verify {size}", done, statistics.median(seconds), machine))
-    return rows
+    """Return the time of one forward pass of ours over each number of draft tokens, and its tokens a second."""
+    medians = {size: statistics.median(found) for size, found in outcome.verify_seconds.items()}
+    return [
+        {"pass": f"verify {size}", "seconds": seconds, "tok_s": size / seconds} for size, seconds in medians.items()
+    ]
 
 
 def make_agreement_rows(outcome: Outcome) -> list[Row]:
@@ -251,22 +231,6 @@ def take_medians(machines: Sequence[Machine]) -> Machine:
     )
 
 
-def _make_pass_row(name: str, done: Work, seconds: float, machine: Machine) -> Row:
-    least = machine.least_seconds(done)
-    return {
-        "pass": name,
-        "seconds": seconds,
-        "flops": done.flops,
-        "linear_flops": done.linear_flops,
-        "attention_flops": done.attention_flops,
-        "lm_head_flops": done.lm_head_flops,
-        "bytes": done.num_bytes,
-        "kv_bytes": done.kv_bytes,
-        "least_seconds": least,
-        "roofline_share": least / seconds,
-    }
-
-
 def render_tables(outcome: Outcome) -> str:
     machine = take_medians(outcome.machines)
     best = max(outcome.products[-1], key=lambda product: float(product["flops_s"]))
@@ -276,20 +240,8 @@ def render_tables(outcome: Outcome) -> str:
         f"memory read at {machine.read_bytes_s / 1e9:.1f} GB/s",
         _render_figures(outcome),
         render_rows(
-            [
-                row
-                | {"ms": 1e3 * row["seconds"], "gflop": row["flops"] / 1e9, "mb": row["bytes"] / 1e6}
-                | {"least_ms": 1e3 * row["least_seconds"]}
-                for row in make_pass_rows(outcome)
-            ],
-            {
-                "one pass": "{pass}",
-                "ms": "{ms:.1f}",
-                "GFLOP": "{gflop:.1f}",
-                "MB": "{mb:.0f}",
-                "least ms": "{least_ms:.1f}",
-                "roofline share": "{roofline_share:.0%}",
-            },
+            [row | {"ms": 1e3 * row["seconds"]} for row in make_pass_rows(outcome)],
+            {"one pass": "{pass}", "ms": "{ms:.1f}", "tok/s if all are confirmed": "{tok_s:n}"},
         ),
         *(_render_agreement(peer, found) for peer, found in outcome.agreements.items()),
     ]

@@ -65,10 +65,6 @@ class Machine:
     flops_s: float
     read_bytes_s: float
 
-    def least_seconds(self, work: Work) -> float:
-        """Return the roofline: no pass with this work is faster."""
-        return max(work.flops / self.flops_s, work.num_bytes / self.read_bytes_s)
-
 
 def list_layer_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
     """Return the four matrices of a layer as they are multiplied, fused, [out_features, in_features]."""

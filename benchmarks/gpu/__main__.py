@@ -1,17 +1,17 @@
 """Measure engine and kernels on a card: `python -m benchmarks.gpu [--ops] [--model 7b] [--json OUT]`.
 
-Without `--ops` the engine is measured. Models are shapes with random weights (Qwen2.5, 1.5B and 7B), nothing is
-downloaded: cold prompts, plain decoding, copied edits and the time to the first token of a second turn at 8k, 32k and
-128k tokens of context. Copied are recorded edits: the drafts are those of an apply, the model does all of its work, and
-what it chooses is then overwritten by what was recorded, so that as much is accepted as was then. Before all that, two
-layers in float32 have to write the same on the card as on the CPU, token by token and with drafts.
+Without `--ops` the engine is measured: cold prompts, plain decoding, copied edits, and the time to the first token of a
+second turn at 8k, 32k and 128k tokens of context. The models have the shapes of Qwen2.5 1.5B and 7B and random weights;
+nothing is downloaded. The copied edits are recorded ones: the drafts are those of an apply, the model does all of its
+work, and then its choice is overwritten by the recorded token, so that the recorded text decides what is accepted.
+First, two layers in float32 must write the same tokens on the card as on the CPU, plainly and with drafts.
 
-With `--ops` each kernel is measured at each of its shapes, tuned and by default, next to torch's ways (SDPA,
-FlexAttention, torch.compile). A way is timed only if its output is right (`kernels.parity`), by CUDA events around
-replays of a graph, over inputs that take turns.
+With `--ops` each kernel is measured at each of its shapes, with tuned and default constants, next to torch (SDPA,
+FlexAttention, torch.compile). A variant is timed only if its output is right (`kernels.parity`), by CUDA events around
+replays of a graph, over several sets of inputs in turn.
 
-The bound is what bytes and operations take at the card's copy and GEMM rates, measured in the same run. `--count-only`
-needs no card: it prints the bounds of a card that is stated.
+The bound is the time for the bytes and operations at the card's copy and GEMM rates, measured in the same run.
+`--count-only` needs no card: it prints the bounds for the given rates.
 """
 
 from __future__ import annotations
@@ -36,13 +36,12 @@ from benchmarks.gpu.ops import (
     Measured,
     choose_shapes,
     count_op,
-    format_digits,
     make_row,
     measure_op,
     render_op,
     render_ways,
 )
-from benchmarks.harness import Row, describe_machine, make_parser, write_json
+from benchmarks.harness import Row, describe_machine, format_number, make_parser, render_rows, write_json
 from engine.config import ModelConfig
 from engine.decoder import Decoder
 from kernels.op import OP_NAMES, Op, Shape, load_op
@@ -52,7 +51,7 @@ from kernels.tuner.store import get_default_folder
 DTYPE = torch.bfloat16
 
 NO_CARD = 2
-"""The exit code where there is nothing to measure on."""
+"""The exit code without a card."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -91,7 +90,7 @@ def _run_ops(options: argparse.Namespace, device: torch.device | None, ceilings:
             else:
                 found.append(measure_op(op, shape, DTYPE, device, ceilings, CudaTimer(), options.skip))
                 torch.cuda.empty_cache()  # the next shape's inputs are gigabytes, too
-        print("\n".join(["", f"{name}:", "", *render_op(found)]), flush=True)
+        print(f"\n{name}:\n\n{render_op(found)}", flush=True)
         if device is not None:
             print("\n".join(["", *render_ways(found)]), flush=True)
         rows += map(make_row, found)
@@ -113,38 +112,34 @@ def _run_engine(options: argparse.Namespace, device: torch.device | None, ceilin
             found = measure(decoder, edits, tokens, options.rounds, options.most_context)
             del decoder
             torch.cuda.empty_cache()
-        print(
-            "\n".join(["", f"{name}:", "", *render_bounds(config, ceilings, found), "", *render_copied(found.copied)])
-        )
+        print(f"\n{name}:\n\n{render_bounds(config, ceilings, found)}\n\n{render_copied(found.copied)}")
         print("\n".join(found.faults), flush=True)
         rows += make_engine_rows(name, config, ceilings, found)
     return rows
 
 
-def render_bounds(config: ModelConfig, ceilings: Ceilings, found: Found) -> list[str]:
-    """Render the best that the card allows, what was measured, and the share of the one that the other is."""
-    lines = ["| | at best | measured | share |", "| --- | --: | --: | --: |"]
+def render_bounds(config: ModelConfig, ceilings: Ceilings, found: Found) -> str:
+    """Render the bound of each figure, what was measured, and the share that was reached."""
+    rows = []
     for name, bound in compute_bounds(config, ceilings).items():
-        cells = [name, format_digits(bound), "", ""]
-        if values := found.figures.get(name):
-            middle = statistics.median(values)
-            cells[2:] = format_digits(middle), f"{middle / bound if name.endswith('tok/s') else bound / middle:.0%}"
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        middle = statistics.median(found.figures[name]) if found.figures.get(name) else None
+        share = None if middle is None else middle / bound if name.endswith("tok/s") else bound / middle
+        rows.append({"name": name, "bound": bound, "measured": middle, "share": share})
+    return render_rows(rows, {"": "{name}", "at best": "{bound:n}", "measured": "{measured:n}", "share": "{share:.0%}"})
 
 
-def render_copied(copied: Sequence[Copied]) -> list[str]:
-    """Render each edit as it was written, and all of them together; nothing without edits."""
+def render_copied(copied: Sequence[Copied]) -> str:
+    """Render the speed of each copied edit and of all together; "" without edits."""
     if not copied:
-        return []
-    lines = ["| recorded edit | merge | tokens | passes | tokens a pass | tok/s |", "| --- | --- " + "| --: " * 4 + "|"]
-    for each in copied:
-        rate, mean = statistics.median(each.tok_s), each.num_tokens / len(each.passes)
-        lines.append(
-            f"| {each.name} | {each.group} | {each.num_tokens:,} | {len(each.passes)} | {format_digits(mean)} | "
-            f"{format_digits(rate)} |"
-        )
-    return [*lines, "", f"All together: {format_digits(compute_total_tok_s(copied))} tok/s."]
+        return ""
+    rows = [
+        {"name": each.name, "merge": each.group, "tokens": each.num_tokens, "passes": len(each.passes)}
+        | {"mean": each.num_tokens / len(each.passes), "rate": statistics.median(each.tok_s)}
+        for each in copied
+    ]
+    columns = {"recorded edit": "{name}", "merge": "{merge}", "tokens": "{tokens:,}", "passes": "{passes}"}
+    columns |= {"tokens a pass": "{mean:n}", "tok/s": "{rate:n}"}
+    return f"{render_rows(rows, columns)}\n\nAll together: {format_number(compute_total_tok_s(copied))} tok/s."
 
 
 def compute_total_tok_s(copied: Sequence[Copied]) -> float:
@@ -167,28 +162,30 @@ def make_engine_rows(name: str, config: ModelConfig, ceilings: Ceilings, found: 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("gpu", __doc__)
-    parser.add_argument("--model", action="append", choices=SHAPES, help="only this one; may be given again")
+    parser.add_argument("--model", action="append", choices=SHAPES, help="only this model; can be repeated")
     there = DEFAULT_CASES if DEFAULT_CASES.is_dir() else OWN_EDITS
-    parser.add_argument("--cases", type=Path, default=there, help="recorded edits; without any, those of the tests")
-    parser.add_argument("--limit", type=int, default=12, help="so many edits")
-    parser.add_argument("--seed", type=int, default=1, help="for weights, prompts and the choice of edits")
-    parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured")
-    parser.add_argument("--most-context", type=int, default=max(CONTEXTS), help="no second turn is longer than this")
-    parser.add_argument("--ops", action="store_true", help="measure the kernels, not the engine")
-    parser.add_argument("--op", action="append", choices=OP_NAMES, help="only this kernel; may be given again")
     parser.add_argument(
-        "--shapes", nargs="+", default=[], help="only these (num_seqs=1,num_keys=8192: all timed shapes that have both)"
+        "--cases", type=Path, default=there, help="recorded edits (default: shared data or those of the tests)"
+    )
+    parser.add_argument("--limit", type=int, default=12, help="number of edits")
+    parser.add_argument("--seed", type=int, default=1, help="random seed of weights, prompts and edits")
+    parser.add_argument("--rounds", type=int, default=3, help="number of measurements")
+    parser.add_argument("--most-context", type=int, default=max(CONTEXTS), help="longest second turn, in tokens")
+    parser.add_argument("--ops", action="store_true", help="measure the kernels, not the engine")
+    parser.add_argument("--op", action="append", choices=OP_NAMES, help="only this kernel; can be repeated")
+    parser.add_argument(
+        "--shapes", nargs="+", default=[], help="only shapes with these sizes, such as num_seqs=1,num_keys=8192"
     )
     parser.add_argument(
-        "--skip", action="append", default=[], help="a way that takes no part (flex_attention compiles for long)"
+        "--skip", action="append", default=[], help="a variant that is not measured, such as flex_attention"
     )
     parser.add_argument(
         "--store",
         type=Path,
         default=get_default_folder(os.environ),
-        help="winners of kernels.tune (default: %(default)s)",
+        help="folder with results of kernels.tune (default: %(default)s)",
     )
-    parser.add_argument("--count-only", action="store_true", help="print what is counted; runs on any machine")
+    parser.add_argument("--count-only", action="store_true", help="print the bounds only; runs on any machine")
     parser.add_argument("--bandwidth", type=float, default=STATED.copy_bytes_s / 1e12, help="TB/s, for --count-only")
     parser.add_argument("--tflops", type=float, default=STATED.flops_s / 1e12, help="TFLOP/s, for --count-only")
     options = parser.parse_args(arguments)

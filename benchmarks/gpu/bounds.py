@@ -1,4 +1,4 @@
-"""Shapes of known models, and the least time that their passes take on a card."""
+"""Shapes of known models, and the least time of their passes on a card."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from engine.config import ModelConfig
 from engine.weights import Parameters
 
 MOST_POSITIONS = 136 * 1024
-"""Room for 128k tokens of context: where only speed is measured, positions may be such as no model was trained for."""
+"""Room for 128k tokens of context; for speed alone it does not matter that no model was trained for such positions."""
 
 STD = 0.02
-"""Of the drawn weights, as models are initialised: the sums of all layers stay numbers."""
+"""Standard deviation of the random weights, as models are initialised."""
 
 
 def _make_qwen25(hidden_size: int, num_heads: int, num_kv_heads: int, ffn_size: int, vocab_size: int) -> ModelConfig:
@@ -44,7 +44,7 @@ SHAPES: Mapping[str, ModelConfig] = {
 
 
 def draw_parameters(config: ModelConfig, dtype: torch.dtype, device: torch.device, seed: int = 0) -> Parameters:
-    """Weights of this shape, with which a model writes nonsense."""
+    """Return random weights of this shape."""
     parameters = Parameters(config, dtype, device)
     generator = torch.Generator(device).manual_seed(seed)
     for name, tensor in sorted(parameters.slots().items()):
@@ -58,19 +58,19 @@ PROMPTS = (2048, 8192, 32768)
 """Tokens of the prompts that are prefilled."""
 
 CONTEXT = 2048
-"""Tokens before those that are decoded."""
+"""Tokens of the prompt before decoding."""
 
 PLAIN = f"plain decoding behind {CONTEXT:,} tokens, tok/s"
 
 PASSES = (1, 64, 256, 512)
-"""Rows of the passes that are counted: the pending token and a draft."""
+"""Rows of the passes: the pending token and a draft."""
 
 CONTEXTS = (8192, 32768, 131072)
 """Tokens of the prompts whose second turn is measured."""
 
 COLD = "cold"
 MODES = (COLD, "exact", "fast", "turbo")
-"""A first turn, and the ways of a second."""
+"""A first turn, and the modes of a second."""
 
 CHANGED = 64
 """Tokens of the second turn that are new, in the middle of the prompt."""
@@ -115,7 +115,7 @@ def compute_second_turn_s(config: ModelConfig, num_tokens: int, mode: str, ceili
 
 
 def compute_bounds(config: ModelConfig, ceilings: Ceilings) -> dict[str, float]:
-    """What follows from a model's shape: the most tokens a second, the least ms, by the names that the tables have."""
+    """Return the bound of each figure, tokens a second or ms, by its name in the tables."""
     found = {name_prefill(num): compute_prefill_tok_s(config, num, ceilings) for num in PROMPTS}
     found[PLAIN] = 1 / compute_decode_s(config, 1, ceilings)
     found |= {name_pass(num): 1e3 * compute_decode_s(config, num, ceilings) for num in PASSES}

@@ -15,26 +15,26 @@ from kernels.op import Cost
 Call = Callable[[], object]
 
 SECONDS = 0.3
-"""How long one thing is measured."""
+"""The time for one measurement."""
 
 LEAST_RUNS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The seconds of one call, once for each run. graphed: replayed from a graph; else launches are counted, too."""
+    """Seconds of one call in each run. graphed: replayed from a graph; otherwise launches are included."""
 
     seconds: tuple[float, ...]
     graphed: bool = True
 
     @property
     def median_s(self) -> float:
-        """Half of the runs were quicker."""
+        """The median of the runs."""
         return statistics.median(self.seconds)
 
     @property
     def spread(self) -> float:
-        """The middle four fifths of the runs, as a share of the median: smaller differences are noise."""
+        """The width of the middle 80 % of the runs, as a share of the median."""
         if len(self.seconds) < 2:
             return 0.0
         tenths = statistics.quantiles(self.seconds, n=10, method="inclusive")
@@ -42,10 +42,10 @@ class Timing:
 
 
 class Timer(Protocol):
-    """Tells how long a call takes."""
+    """Measures the time of a call."""
 
     def time(self, calls: Sequence[Call]) -> Timing:
-        """Run calls that do the same to different inputs, in turns; the seconds are those of one call."""
+        """Time calls that do the same on different inputs, in turns; the seconds are those of one call."""
         ...
 
 
@@ -53,7 +53,7 @@ class CudaTimer:
     """The timer of a card."""
 
     def time(self, calls: Sequence[Call]) -> Timing:
-        """As in `Timer`. What cannot be captured in a graph (it waits for the host) is run as it is."""
+        """As in `Timer`. Calls that cannot be captured in a graph, since they wait for the host, run without one."""
         for call in calls:  # compiles kernels, makes handles, touches memory
             call()
         torch.cuda.synchronize()
@@ -66,7 +66,7 @@ class CudaTimer:
 
 
 def _time_runs(run: Callable[[], object], repeats: int) -> float:
-    """Of one run, by events of the current stream."""
+    """Return the seconds of one run, by events of the current stream."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     begin.record()
     for _ in range(repeats):
@@ -93,7 +93,7 @@ COPY_BYTES = 1 << 32
 
 GEMM_SIZE = 8192
 GEMM_PAIRS = 3
-"""Matrix products over as many pairs of random matrices, in turns."""
+"""Pairs of random matrices that are multiplied in turns."""
 
 
 class NoCard(Exception):
@@ -109,7 +109,7 @@ class Ceilings:
     flops_s: float
 
     def floor_s(self, cost: Cost) -> float:
-        """Return the time that no version is below."""
+        """Return the least time for this work."""
         return cost.floor_s(self.copy_bytes_s, self.flops_s)
 
     def __str__(self) -> str:
@@ -117,7 +117,7 @@ class Ceilings:
 
 
 STATED = Ceilings("one H200, leads and not measured here", 4.3e12, 788e12)
-"""What the floors of docs/kernels.md are counted with."""
+"""The rates behind the floors of docs/kernels.md."""
 
 
 def cuda_device() -> torch.device:
@@ -130,7 +130,7 @@ def cuda_device() -> torch.device:
 
 
 def measure_card(device: torch.device, timer: Timer) -> Ceilings:
-    """Measure a card: a copy of gigabytes, and a product of large matrices of random numbers (zeros run faster)."""
+    """Measure a card's copy rate and its GEMM rate, with random numbers, since zeros run faster."""
     return Ceilings(torch.cuda.get_device_name(device), _copy_bytes_s(device, timer), _flops_s(device, timer))
 
 

@@ -1,4 +1,4 @@
-"""Recorded edits as token ids; without a model's tokenizer a rule cuts the texts into about as many."""
+"""Recorded edits as token ids; without a tokenizer, a rule splits the texts into about as many pieces."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TOKENIZER = "qwen2.5-coder-0.5b"
 """All Qwen2.5 models have the same."""
 
 PIECES = re.compile(rb"\s*\n|[^\S\n]+(?=[^\S\n])|[^\S\n]?\w{1,7}|[^\S\n]?[^\w\s]{1,3}|[^\S\n]")
-"""Blank line ends, indentation, words and signs with the blank before them: what byte-level BPE splits a text into
-first, words cut where they are long."""
+"""Line ends, indentation, and words and signs with the blank before them, as byte-level BPE splits a text first; long
+words are cut."""
 
 
 class TextTokens(Protocol):
-    """What edits are encoded with."""
+    """Encodes edits."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -36,7 +36,7 @@ class TextTokens(Protocol):
 
 
 class Pieces:
-    """Gives each new piece of text the next id."""
+    """A tokenizer that gives each new piece of text the next id."""
 
     def __init__(self) -> None:
         self._ids: dict[bytes, int] = {}
@@ -53,7 +53,7 @@ class Pieces:
 
 
 def open_tokens() -> tuple[TextTokens, str]:
-    """Return the models' own tokenizer if it was downloaded, and what to say of it."""
+    """Return the models' tokenizer, or `Pieces` if it was not downloaded, and a description."""
     try:
         tokenizer = open_tokenizer(TOKENIZER, ModelSettings.from_env(os.environ))
         return tokenizer, f"tokenizer of {TOKENIZER}"
@@ -62,15 +62,15 @@ def open_tokens() -> tuple[TextTokens, str]:
 
 
 OWN_EDITS = Path(__file__).resolve().parents[2] / "tests" / "editor" / "lazy_cases"
-"""Small files with an edit each, which are there with every checkout."""
+"""Small files with an edit each, part of every checkout."""
 
 BETWEEN = "~~~~\n"
-"""What stands there between a file, its edit and the file after it."""
+"""Separates a file, its edit and the file after the edit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One edit. `prompt` are file and edit; `output` is what was recorded of it, the text after the edit."""
+    """One edit. `prompt` is the file and the edit, `output` the recorded text after the edit."""
 
     name: str
     group: str
@@ -79,7 +79,7 @@ class Edit:
     case: ForwardsCase
 
     def draft(self, tokens: TextTokens) -> MergeDraft:
-        """Return a new copy of what drafts an apply: the editor's merges, the file, the edit."""
+        """Return a new draft as in an apply: the editor's merges, the file, the edit."""
         case = self.case
         return MergeDraft(
             merges=case.merges, original=case.original, update=case.update, token_bytes=tokens.token_bytes()
@@ -87,9 +87,9 @@ class Edit:
 
 
 def load_edits(path: Path, tokens: TextTokens, *, limit: int, seed: int) -> list[Edit]:
-    """Edits of the cases at or below `path`: what services answered, and real texts with made snippets, longest first.
+    """Return edits of the cases at or below `path`: recorded answers, and real texts with made snippets, longest first.
 
-    A third of `limit` are answers, where there are so many.
+    At most a third of `limit` are recorded answers.
     """
     answer = make_encoder(tokens.encode)
     if path == OWN_EDITS:

@@ -1,7 +1,7 @@
 """The engine on a card: prefill, plain decoding, copied edits and the first token of a second turn.
 
-All of the model's work is done: the layers, the LM head over every row, the choice among the whole vocabulary. Between
-the last two one number a row is overwritten on the device: the logit of the token that the text has there.
+The model does all of its work: the layers, the LM head over every row, the choice among the whole vocabulary. Before
+the choice, one number per row is overwritten on the device: the logit of the token that the text has there.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ CERTAIN = 1e4
 
 
 class ScriptedDecoder(Decoder):
-    """The same weights and memory as the decoder that it is made of.
+    """A decoder that writes a given text; it shares the weights and memory of another decoder.
 
-    For one sequence at a time, whose drafts do not fork: row i of a pass then stands before output token
+    It serves one sequence at a time, with drafts that do not branch: row i of a pass stands before output token
     `num_written + i`.
     """
 
@@ -63,17 +63,17 @@ class ScriptedDecoder(Decoder):
         self._next = 0
 
     def follow(self, token_ids: Sequence[int] | None) -> None:
-        """What to write from now on; None: what the weights say."""
+        """Set the text to write; None: what the model chooses."""
         self._ids = None if token_ids is None else torch.tensor(token_ids, device=self.weights.device)
         self._next = 0
 
     def begin_pass(self, num_written: int) -> None:
-        """So many tokens of the text are in the output when the next pass begins."""
+        """Set how many tokens of the text are written when the next pass begins."""
         self._next = num_written
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
-        """As the decoder's, but for the logit of the text's token after each row, as far as it goes."""
+        """Return the decoder's logits, with that of the text's next token above all others in each row."""
         logits = super().logits(hidden)
         if self._ids is not None:
             ids = self._ids[self._next : self._next + len(logits)]
@@ -117,7 +117,7 @@ def write(
     proposer: Proposer | None = None,
     script: ScriptedDecoder | None = None,
 ) -> Written:
-    """Run one request to its end; `script`, the core's model, hears before each pass how much it has written."""
+    """Run one request to its end; `script` is the core's model, if that writes a given text."""
     written, num_written = Written(), 0
     began = time.perf_counter()
     request_id = core.add(request, proposer)
@@ -140,7 +140,7 @@ def write(
 
 
 def settle(core: EngineCore) -> None:
-    """Let it do what it does while nobody waits: graphs are captured then."""
+    """Run the core's idle work, such as the capture of graphs."""
     while core.has_pending_work():
         core.step()
 
@@ -148,11 +148,11 @@ def settle(core: EngineCore) -> None:
 NUM_LAYERS, VOCAB_SIZE = 2, 4096
 PROMPT_LEN, NUM_NEW = 700, 96
 WRONG_EVERY = 7
-"""Every so many tokens of the draft are wrong, so that passes end in its middle."""
+"""Every seventh token of the draft is wrong, so that passes end in its middle."""
 
 
 class Noised:
-    """Drafts a text, but for some tokens of it."""
+    """Drafts a text with some wrong tokens."""
 
     def __init__(self, token_ids: Sequence[int], vocab_size: int) -> None:
         self._token_ids = [
@@ -165,7 +165,7 @@ class Noised:
 
 
 def find_fault(config: ModelConfig, device: torch.device, seed: int) -> str | None:
-    """Return what the engine does wrong on the device with a model of this shape; None: nothing was found."""
+    """Return where the device's output differs from the CPU's with a small model of this shape; None if nowhere."""
     small = replace(config, num_layers=NUM_LAYERS, vocab_size=min(VOCAB_SIZE, config.vocab_size), max_positions=2048)
     on_cpu = draw_parameters(small, torch.float32, torch.device("cpu"), seed)
     on_device = Parameters(small, torch.float32, device)
@@ -188,14 +188,14 @@ def _write_output(decoder: Decoder, prompt: Sequence[int], proposer: Proposer | 
 
 NUM_PLAIN = 256
 CHUNK = 8192
-"""Tokens of a prompt that one pass runs: enough to fill a card."""
+"""Prompt tokens of one pass: enough to fill a card."""
 
 SPARE = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """One edit as it was written: the passes, and the tokens a second of each run."""
+    """One copied edit: its passes, and the tokens a second of each run."""
 
     name: str
     group: str
@@ -207,7 +207,7 @@ class Copied:
 
 @dataclass(slots=True)
 class Found:
-    """Seconds or rates by the names that `bounds` has, one each round; edits, and why one has no figure."""
+    """Times or rates of each round by the names of `bounds`; the copied edits; why a figure is missing."""
 
     figures: dict[str, list[float]] = field(default_factory=dict)
     copied: list[Copied] = field(default_factory=list)
@@ -218,7 +218,7 @@ class Found:
 
 
 def measure(decoder: Decoder, load_edits: Sequence[Edit], tokens: TextTokens, rounds: int, most_context: int) -> Found:
-    """Measure everything of one model, `rounds` times, in turns."""
+    """Measure one model `rounds` times."""
     found = Found()
     with TemporaryDirectory() as folder:
         _measure_speeds(decoder, load_edits, tokens, rounds, Path(folder), found)
@@ -234,7 +234,7 @@ def measure(decoder: Decoder, load_edits: Sequence[Edit], tokens: TextTokens, ro
 def _measure_speeds(
     decoder: Decoder, load_edits: Sequence[Edit], tokens: TextTokens, rounds: int, folder: Path, found: Found
 ) -> None:
-    """One engine that measures at its start how long passes take, by which drafts are as long as they pay."""
+    """Measure prefill, decoding and copies in one engine, which chooses draft lengths by measured step times."""
     script = ScriptedDecoder(decoder)
     longest = max([max(PROMPTS), *(len(each.prompt) + len(each.output) for each in load_edits)]) + SPARE
     core = EngineCore(script, tokens.token_bytes(), _make_config(longest, pass_times_dir=folder))
@@ -256,7 +256,7 @@ def _measure_speeds(
 
 
 def _measure_passes(decoder: Decoder, rounds: int, found: Found) -> None:
-    """Single steps of an engine over a token and a confirmed draft, however long, after a prompt that is cached."""
+    """Measure single passes over a token and a confirmed draft, behind a cached prompt."""
     script = ScriptedDecoder(decoder)
     core = EngineCore(script, [], _make_config(CONTEXT + max(PASSES) + SPARE))
     core.times.replace(ROWS_ARE_FREE)
@@ -277,7 +277,7 @@ def _measure_passes(decoder: Decoder, rounds: int, found: Found) -> None:
 def _measure_copy(
     core: EngineCore, script: ScriptedDecoder, edit: Edit, tokens: TextTokens, rounds: int, found: Found
 ) -> None:
-    """An edit that the model is made to write, after a prompt that is cached; the first run does not count."""
+    """Measure an edit that the model is made to write, behind a cached prompt; the first run does not count."""
     request = GenerationRequest(edit.prompt, len(edit.output))
     rates, last = [], Written()
     for number in range(-1, rounds):
@@ -297,7 +297,7 @@ def _measure_copy(
 
 
 def _measure_second_turns(decoder: Decoder, num_tokens: int, rounds: int, found: Found) -> None:
-    """A prompt, and the same with some tokens changed in its middle, in each mode after a first turn of its own."""
+    """Measure a prompt with tokens changed in its middle, in each mode behind a first turn of its own."""
     config = decoder.config
     room = num_tokens + SPARE
     span_bytes = 2 * room * page_bytes(config, 1, decoder.weights.dtype)
@@ -322,7 +322,7 @@ def _measure_second_turns(decoder: Decoder, num_tokens: int, rounds: int, found:
 
 
 def _find_reuse_fault(warm: Written, mode: str, num_tokens: int) -> str | None:
-    """Whether a second turn ran what its mode has it run: nothing else has a time."""
+    """Return what is wrong if a second turn did not compute the tokens that its mode computes."""
     usage, changed_at = warm.usage, num_tokens // 2
     expected = {"exact": num_tokens - changed_at, "fast": SEGMENT + 1, "turbo": CHANGED + 1}[mode]
     if usage.recomputed != expected:
@@ -331,21 +331,21 @@ def _find_reuse_fault(warm: Written, mode: str, num_tokens: int) -> str | None:
 
 
 def draw_ids(count: int, vocab_size: int, seed: int) -> list[int]:
-    """Return token ids that stand for nothing."""
+    """Return random token ids."""
     generator = torch.Generator().manual_seed(abs(seed) * 2 + (seed < 0))
     found: list[int] = torch.randint(vocab_size, (count,), generator=generator).tolist()
     return found
 
 
 def change_middle(token_ids: Sequence[int], vocab_size: int) -> list[int]:
-    """With CHANGED others in the middle."""
+    """Return the ids with CHANGED others in the middle."""
     middle = len(token_ids) // 2
     new = [(each + 1) % vocab_size for each in token_ids[middle : middle + CHANGED]]
     return [*token_ids[:middle], *new, *token_ids[middle + CHANGED :]]
 
 
 def _make_config(max_seq_len: int, *, span_bytes: int = 0, pass_times_dir: Path | None = None) -> EngineConfig:
-    """Room for two prompts, so that the second turn has not to take pages from the first."""
+    """Return a configuration with room for two prompts, so that the second turn takes no pages from the first."""
     return EngineConfig(
         max_seq_len=max_seq_len,
         scheduler=SchedulerConfig(max_batched_tokens=CHUNK),

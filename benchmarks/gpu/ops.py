@@ -1,4 +1,4 @@
-"""One kernel at one shape: parity of all ways to compute it, then their times."""
+"""One kernel at one shape: parity of all variants, then their times."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from math import inf
 from typing import Any
 
@@ -14,33 +13,21 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.card import Ceilings, Timer, Timing
+from benchmarks.harness import Row, format_number, render_rows
 from kernels import parity
 from kernels.op import Cost, Inputs, Op, Shape, Variant
 from kernels.tuner import get_variant
 
-MODEL_SIZES = ("num_layers", "num_heads", "num_kv_heads", "group", "head_dim", "size", "ffn_size", "vocab_size")
-"""Sizes that are a model's: shapes that share them stand in one table."""
 
-
-def select_model_sizes(shape: Shape) -> tuple[tuple[str, int], ...]:
-    return tuple((name, size) for name, size in shape.items() if name in MODEL_SIZES)
-
-
-def find_common(shapes: Sequence[Shape]) -> Shape:
-    """Return the sizes that all shapes have alike."""
-    first, *others = shapes
-    return {name: size for name, size in first.items() if all(each.get(name) == size for each in others)}
-
-
-def label(shape: Shape, without: Shape | None = None) -> str:
-    """`num_seqs=4 num_keys=8192`, but for what stands elsewhere."""
-    return " ".join(f"{name}={size}" for name, size in shape.items() if name not in (without or {}))
+def label(shape: Shape) -> str:
+    """Return the shape as text: `num_seqs=4 num_keys=8192`."""
+    return " ".join(f"{name}={size}" for name, size in shape.items())
 
 
 def choose_shapes(op: Op, asked: Sequence[str]) -> list[Shape]:
-    """Return the op's timed shapes, or those that hold all sizes of one that is asked for (`num_seqs=4,num_keys=8192`).
+    """Return the op's timed shapes, or those with all sizes of one in `asked` (`num_seqs=4,num_keys=8192`).
 
-    A size may be any where all sizes are given. Raises ValueError for what is no shape.
+    A shape with all sizes given need not be a timed one. Raises ValueError for a text that is no shape.
     """
     if not asked:
         return list(op.benchmark_shapes)
@@ -75,7 +62,7 @@ TUNED, DEFAULT = "tuned", "default"
 
 
 def list_variants(op: Op, shape: Shape, dtype: torch.dtype, device: torch.device) -> dict[str, Variant]:
-    """The kernel's constants by name: what the tuner has chosen for this card, if it is another, and the default."""
+    """Return the kernel's constants by name: the default, and those tuned for this card if they differ."""
     default, tuned = op.default(shape), get_variant(op, shape, device, dtype)
     return ({} if tuned == default else {TUNED: tuned}) | {DEFAULT: default}
 
@@ -86,7 +73,7 @@ def make_own_calls(op: Op, variant: Variant, sets: Sequence[Inputs]) -> list[Cal
 
 
 def make_other_calls(op: Op, sets: Sequence[Inputs]) -> Mapping[str, list[Call]]:
-    """Return what others have for it, on each set of inputs."""
+    """Return torch's implementations by name, on each set of inputs."""
     found: dict[str, list[Call]] = {}
     for inputs in sets:
         for name, call in op.torch_baselines(inputs).items():
@@ -95,7 +82,7 @@ def make_other_calls(op: Op, sets: Sequence[Inputs]) -> Mapping[str, list[Call]]
 
 
 def make_input_sets(op: Op, shape: Shape, dtype: torch.dtype, device: torch.device, num_sets: int) -> list[Inputs]:
-    """Equal inputs in memory of their own, so that a call finds nothing in a cache that another one left there."""
+    """Return equal inputs in separate memory, so that no call finds its inputs in the cache."""
     first = op.inputs(shape, dtype, device, torch.Generator(device).manual_seed(parity.get_run_seed()))
     return [first, *(copy.deepcopy(first) for _ in range(num_sets - 1))]
 
@@ -103,14 +90,14 @@ def make_input_sets(op: Op, shape: Shape, dtype: torch.dtype, device: torch.devi
 MOST_SETS = 64
 
 MOST_BYTES = 8 << 30
-"""Of all sets of inputs together."""
+"""Most bytes of all sets of inputs together."""
 CACHES = 3
-"""All sets together are so many times as large as the cache, where MOST_SETS of them are."""
+"""How many times larger than the cache all sets together are, if MOST_SETS allows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to compute it. error: distance to the reference, of others to our own output.
+    """One implementation. error: the distance of ours to the reference, of another one to our output.
 
     Without a timing, `why` says why.
     """
@@ -124,7 +111,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was found of an op at a shape. cached: its inputs fit the cache, so that it may be below its floor."""
+    """The measurements of an op at a shape. cached: its inputs fit the cache, so that it may be below its floor."""
 
     op: str
     shape: Shape
@@ -135,7 +122,7 @@ class Measured:
 
     @property
     def own(self) -> Way | None:
-        """Our quickest, of those that have a time."""
+        """Our quickest timed variant."""
         return self._quickest(is_own=True)
 
     @property
@@ -144,7 +131,7 @@ class Measured:
 
     @property
     def share(self) -> float | None:
-        """Of the roofline, what our quickest reaches."""
+        """The share of the roofline that our quickest variant reaches."""
         return None if self.own is None or self.own.timing is None else self.floor_s / self.own.timing.median_s
 
     def _quickest(self, *, is_own: bool) -> Way | None:
@@ -166,9 +153,9 @@ def measure_op(
     timer: Timer,
     skip: Collection[str] = (),
 ) -> Measured:
-    """Measure all ways at one shape, but those named in `skip`.
+    """Measure all implementations at one shape, except those named in `skip`.
 
-    A way whose output is not right has no time, and where ours is not, nobody has one.
+    One with a wrong output gets no time; if ours is wrong, none gets one.
     """
     found = count_op(op, shape, dtype, ceilings)
     cache_bytes = _read_cache_bytes(device)
@@ -183,7 +170,7 @@ def measure_op(
 
 
 def count_sets(cost: Cost, cache_bytes: int) -> int:
-    """Return how many sets of inputs take turns."""
+    """Return the number of sets of inputs."""
     enough = -(-CACHES * cache_bytes // max(1, cost.num_bytes))
     return max(1, min(enough, MOST_SETS, MOST_BYTES // max(1, cost.num_bytes)))
 
@@ -206,7 +193,7 @@ def _measure_others(
     timer: Timer,
     skip: Collection[str],
 ) -> Iterator[Way]:
-    """Compare each way on inputs that nothing has run on: some write into them."""
+    """Measure torch's implementations; their outputs are compared on fresh inputs, since some write into them."""
     bound = 2 * parity.BOUNDS[dtype]  # either may be off by the bound of one
     try:
         expected = op.run(copy.deepcopy(unused), op.default(shape))
@@ -229,7 +216,7 @@ def _measure_way(
     *,
     is_own: bool = False,
 ) -> Way:
-    """Timed if it is right. What it lacks (a compiler's support, memory) must not end the others."""
+    """Time an implementation if its output is right; its failure must not stop the others."""
     try:
         error = error_of()
         if not error <= bound:
@@ -259,45 +246,40 @@ def _read_cache_bytes(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).L2_cache_size)
 
 
-HEADS = ("shape", "MB", "GFLOP", "floor, µs", "measured, µs", "best peer, µs", "share")
+COLUMNS = {
+    "shape": "{shape}",
+    "MB": "{mb:n}",
+    "GFLOP": "{gflop:n}",
+    "floor, µs": "{floor:n}",
+    "measured, µs": "{own}",
+    "best peer, µs": "{peer}",
+    "share": "{share:.0%}",
+}
 CACHED = "\\*"
-TINY = 0.001
-WITH = "With "
 
 
-def render_op(rows: Sequence[Measured]) -> Iterator[str]:
-    """Yield one op's tables, one for each model's sizes: what all its shapes have alike, then a line a shape."""
-    for number, (_, found) in enumerate(groupby(rows, key=lambda row: select_model_sizes(row.shape))):
-        own = list(found)
-        alike = find_common([row.shape for row in own]) if len(own) > 1 else dict(select_model_sizes(own[0].shape))
-        if number:
-            yield ""
-        yield f"{WITH}{label(alike)}:"
-        yield ""
-        yield _render_line(HEADS)
-        yield _render_line(["---", *["--:"] * (len(HEADS) - 1)])
-        for row in own:
-            yield _render_line([label(row.shape, alike), *format_counts(row), *_format_times(row)])
-    if any(row.cached for row in rows):
-        yield ""
-        yield f"{CACHED} All inputs together fit the card's cache, so it can be quicker than the floor."
+def render_op(rows: Sequence[Measured]) -> str:
+    """Render one op's table, a line for each shape."""
+    cells = []
+    for row in rows:
+        own, peer = row.own, row.peer
+        cell: Row = {"shape": label(row.shape), "mb": row.cost.num_bytes / 1e6, "gflop": row.cost.num_flops / 1e9}
+        cell |= {"floor": 1e6 * row.floor_s, "own": None, "peer": None, "share": row.share}
+        if own and own.timing:
+            cell["own"] = f"{format_number(1e6 * own.timing.median_s)}{CACHED if row.cached else ''}"
+        if peer and peer.timing:
+            cell["peer"] = f"{format_number(1e6 * peer.timing.median_s)} ({peer.name})"
+        cells.append(cell)
+    note = f"\n\n{CACHED} All inputs together fit the card's cache, so it can be quicker than the floor."
+    return render_rows(cells, COLUMNS) + (note if any(row.cached for row in rows) else "")
 
 
 def render_ways(rows: Sequence[Measured]) -> Iterator[str]:
-    """Yield each way's time with its spread, and its error; or why it has none."""
+    """Yield the time, spread and error of each implementation, or why it has none."""
     for row in rows:
         yield f"  {label(row.shape)}"
         for way in row.ways:
             yield f"    {way.name:16} {_format_time(way)}"
-
-
-def format_counts(row: Measured) -> list[str]:
-    """MB, GFLOP and the floor in µs, the same on every machine."""
-    return [
-        format_digits(row.cost.num_bytes / 1e6),
-        format_digits(row.cost.num_flops / 1e9),
-        format_digits(1e6 * row.floor_s),
-    ]
 
 
 def make_row(row: Measured) -> dict[str, Any]:
@@ -316,28 +298,11 @@ def make_row(row: Measured) -> dict[str, Any]:
     return found
 
 
-def format_digits(number: float) -> str:
-    """Format three digits that count: 0.0123, 1.23, 123, 12,300; what is tiny is `< 0.001`."""
-    if 0 < number < TINY:
-        return f"< {TINY}"
-    return f"{float(f'{number:.3g}'):,.0f}" if number >= 100 else f"{number:.3g}"
-
-
-def _format_times(row: Measured) -> list[str]:
-    own, peer = row.own, row.peer
-    mark = CACHED if row.cached and own else ""
-    return [
-        f"{format_digits(1e6 * own.timing.median_s)}{mark}" if own and own.timing else "",
-        f"{format_digits(1e6 * peer.timing.median_s)} ({peer.name})" if peer and peer.timing else "",
-        "" if row.share is None else f"{row.share:.0%}",
-    ]
-
-
 def _format_time(way: Way) -> str:
     if way.timing is None:
         return f"- {way.why}"
     launched = "" if way.timing.graphed else ", launches included"
-    median = format_digits(1e6 * way.timing.median_s)
+    median = format_number(1e6 * way.timing.median_s)
     return f"{median} µs, spread {way.timing.spread:.1%}, error {way.error:.1e}{launched}"
 
 
@@ -352,7 +317,3 @@ def _make_way_row(way: Way) -> Mapping[str, Any]:
         "runs": len(timing.seconds),
         "graphed": timing.graphed,
     }
-
-
-def _render_line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"

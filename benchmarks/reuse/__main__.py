@@ -13,7 +13,7 @@ took over: as much as it needs, as much as 2,048 tokens take, none. Sessions tha
 time with these files in the prompt (see `workspace`). The same is counted of turns around one edit in a context of
 6,000 tokens. Unless `--count-only`, a sample is timed: to the first token, cold, after the exact prefix and in each
 mode, with peers on the same prompts. What reuse does to answers is measured by `benchmarks.reuse.quality`: from here
-with `--probes`, or taken over from its JSON with `--quality`.
+with `--probes`.
 """
 
 from __future__ import annotations
@@ -139,21 +139,17 @@ def _measure(options: argparse.Namespace, prompts: Prompts, made: Mapping[str, S
         f"{name.removesuffix('_bytes')} {size / 1e6:,.0f} MB" for name, size in memory.items() if size > 1e6
     )
     print(f"memory: {shown}; a token {memory['token_bytes']:,} bytes", flush=True)
-    return {"times": times, "memory": memory, "quality": _measure_quality(options)}
+    return {"times": times, "memory": memory, "quality": _measure_quality(options) if options.probes else {}}
 
 
 def _measure_quality(options: argparse.Namespace) -> dict[str, Any]:
-    """By mode, as `benchmarks.reuse.quality` has it; it runs in a process of its own and prints its own tables."""
-    if options.quality:
-        return dict(json.loads(options.quality.read_text(encoding="utf-8"))["summary"])
-    if not options.probes:
-        return {}
+    """Run `benchmarks.reuse.quality` in another process, and return its summary, by mode."""
     with TemporaryDirectory() as folder:
         out = Path(folder) / "quality.json"
         command = [sys.executable, "-m", "benchmarks.reuse.quality", "--model", options.model, "--json", str(out)]
         command += ["--probes", str(options.probes), "--seed", str(options.seed)]
         if subprocess.run(command, env=os.environ | build_environment(os.environ), check=False).returncode:
-            sys.exit("benchmarks.reuse.quality failed; what it said stands above")
+            sys.exit("benchmarks.reuse.quality failed; its message stands above")
         return dict(json.loads(out.read_text(encoding="utf-8"))["summary"])
 
 
@@ -169,7 +165,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="which turns and edits")
     parser.add_argument("--peers", default="", help="`vllm`, with its prefix caching on (`make peers` installs it)")
     parser.add_argument("--probes", type=int, default=0, help="probes of a kind that answers are judged by")
-    parser.add_argument("--quality", type=Path, help="the JSON of benchmarks.reuse.quality, to go into this one's")
     options = parser.parse_args(arguments)
     options.modes = [mode for mode in options.mode.split(",") if mode]
     if unknown := set(options.modes) - set(MODES):

@@ -196,11 +196,8 @@ def _compute_share(values: Iterable[bool | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-NAME_CHARS = 28
-
-
 def render_counts(title: str, counts: Sequence[SessionCount]) -> str:
-    """Render the tokens by mode over all sessions, and each session's share where there are some."""
+    """Render the tokens by mode, over all sessions."""
     totals = [row | {"name": _name_mode(row)} for row in total_counts(counts)]
     for row in totals:
         row["reasons"] = ", ".join(f"{reason} {tokens:,}" for reason, tokens in row["recomputed_by"].items())
@@ -218,22 +215,7 @@ def render_counts(title: str, counts: Sequence[SessionCount]) -> str:
         "run while idle": "{rebuilt_tokens:,}",
     }
     new = f"New in its turn, so that no prefix can hold it: {totals[0]['new_share']:.2%} of the prompt tokens."
-    parts = [render_rows(totals, columns), new]
-    if len({each.session for each in counts}) > 1:
-        sessions: dict[str, Row] = {}
-        for row in make_count_rows(counts):
-            sessions.setdefault(row["session"], dict(row))[_name_mode(row)] = row["recomputed_share"]
-        columns = {
-            "session": f"{{session:.{NAME_CHARS}}}",  # trajectories of SWE-agent are called after all their settings
-            "turns": "{turns:,}",
-            "compactions": "{compactions:,}",
-            "prompt tokens": "{prompt_tokens:,}",
-            "new": "{new_share:.2%}",
-        }
-        modes = {row["name"]: f"{{{row['name']}:.2%}}" for row in totals}
-        empty = dict.fromkeys(modes)
-        parts.append(render_rows([empty | row for row in sessions.values()], columns | modes))
-    return "\n\n".join(parts)
+    return f"{render_rows(totals, columns)}\n\n{new}"
 
 
 def render_edits(edits: Sequence[EditCount]) -> str:

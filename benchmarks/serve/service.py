@@ -24,10 +24,10 @@ from types import MappingProxyType
 from typing import IO, Literal
 
 from agent_runtime.apply.pipeline import Applier
-from agent_runtime.errors import HunkError, ModelUnavailable
-from agent_runtime.llm.interface import Merger
+from agent_runtime.errors import HunkError
 from agent_runtime.types import ApplyRequest, Mode
 from benchmarks.edit_formats import render_lazy, render_search_replace, render_udiff
+from benchmarks.harness import refuse_model
 
 NUM_LINES = 100
 
@@ -73,11 +73,7 @@ def make_model_edits(by_rule: list[Edit], max_tokens: int = 32) -> list[Edit]:
 
 def make_applier() -> Applier:
     """Return the pipeline in this process, without a model."""
-    return Applier(_refuse_model)
-
-
-def _refuse_model() -> Merger:
-    raise ModelUnavailable("there is none here")
+    return Applier(refuse_model)
 
 
 def _draw_candidates(rng: random.Random) -> Iterator[Edit]:

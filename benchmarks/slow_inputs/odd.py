@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from benchmarks.slow_inputs.explicit import make_many, make_misses, make_real_files, make_repetition
 from benchmarks.slow_inputs.targets import (
     MARKER,
     Sizes,
@@ -227,14 +226,3 @@ def make_lazy_snippets(sizes: Sizes) -> Iterator[SlowInput]:
     digits = "1" * (size // 10)
     file = Target("a = 1\n" * 100, "x.py")
     yield file.send("numbers", f"{MARKER}\nx = {digits}\n{MARKER}\n", "lazy")
-
-
-_FAMILIES: tuple[Callable[[Sizes], Iterator[SlowInput]], ...] = (
-    make_real_files,
-    make_misses,
-    make_repetition,
-    make_many,
-    make_odd_edits,
-    make_odd_bytes,
-    make_lazy_snippets,
-)

@@ -1,1 +1,1 @@
-"""Measure whether a file changes beyond its edit, and whether anything guesses: `python -m benchmarks.trust`."""
+"""Measure whether a file changes beyond its edit, and whether ambiguous edits are guessed: `benchmarks.trust`."""

@@ -1,19 +1,19 @@
-"""Measure whether a file changes beyond its edit, and whether anything guesses: `python -m benchmarks.trust`.
+"""Measure whether a file changes beyond its edit, and whether edits are guessed: `python -m benchmarks.trust`.
 
 Parts, named with `--only`:
 
-    planted    right results, and the same with one corruption planted, sent as a model's answer and as a rule's result
-    ambiguous  explicit edits whose text stands in two places or more, through all six doors; a model counts its calls
+    planted    right results, and the same with one planted corruption, sent as a model's answer and as a rule's result
+    ambiguous  explicit edits whose text stands in several places or nowhere, sent through all six interfaces ("doors")
+               with a model that counts its calls
     stale      edits of files that have changed since the edit was written
-    resent     edits that were merged right, sent to their own result
+    resent     edits that were merged right, applied again to their own result
     adversary  edits made to break the rules
-    slowest    inputs that look for what is slow: seconds of the processor
+    slowest    processor time of inputs that are meant to be slow
 
-`summary` of the JSON: planted, detected, legal_other (texts planted that are another legal reading of the edit, which
-are not among planted), correct, correct_refused, repaired_exact; ambiguous (edits times doors), guessed, model_calls;
+`summary` of the JSON: planted, detected, legal_other (planted texts that are another legal reading of the edit; they do
+not count as planted), correct, correct_refused, repaired_exact; ambiguous (edits times doors), guessed, model_calls;
 stale, stale_wrong (merges), stale_noop_wrong; resent, resent_changed, resent_refused; adversary_right, adversary_wrong;
-slowest_s. `rows` are of a `kind`: counts by place, class, format, source and style; then the single cases that are not
-as they should be.
+slowest_s. `rows` have a `kind`: counts by place, class, format, source and style, then each case that went wrong.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 from agent_runtime.process import set_environment
 from benchmarks.cases import DEFAULT_CASES, Case
-from benchmarks.harness import describe_machine, make_parser, say, write_json
+from benchmarks.harness import One, describe_machine, group_by, make_parser, map_in_processes, say, write_json
 from benchmarks.slow_inputs import make_slow_inputs
 from benchmarks.trust import adversary, ambiguous
 from benchmarks.trust import stale as other_states
 from benchmarks.trust.ambiguous import DOORS
 from benchmarks.trust.corruptions import CORRUPTIONS
-from benchmarks.trust.planted import RIGHT, measure_all
+from benchmarks.trust.planted import RIGHT, Row, measure
 from benchmarks.trust.report import make_blocks, render_counted, render_planted, render_right
 from benchmarks.trust.right_results import load_right_results
 
@@ -45,7 +45,6 @@ _SUMMED = ("planted", "detected", "legal_other", "correct", "correct_refused", "
 _NUM_SHOWN = 50
 
 Rows = list[dict[str, Any]]
-T = TypeVar("T")
 
 
 def main() -> None:
@@ -69,7 +68,7 @@ def main() -> None:
 
 def _run_planted(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
     tasks = [(case, _draw_classes(options, number), options.seed) for number, case in enumerate(cases)]
-    found = measure_all(tasks, options.workers)
+    found = map_in_processes(_measure_task, tasks, options.workers, 4)
     rows = [row for some in _show_progress("planted", found, len(cases)) for row in some]
     made = make_blocks(rows)
     print(render_planted(made))
@@ -81,8 +80,12 @@ def _run_planted(cases: Sequence[Case], options: argparse.Namespace) -> tuple[di
     ]
 
 
+def _measure_task(task: tuple[Case, Sequence[str], int]) -> list[Row]:
+    return measure(*task)
+
+
 def _draw_classes(options: argparse.Namespace, number: int) -> tuple[str, ...]:
-    """Return the classes of corruptions that are planted into one right result: each as often as the others."""
+    """Return the classes of corruptions for one right result; over all results, each class is equally often drawn."""
     names = list(CORRUPTIONS)
     Random(f"classes\0{options.seed}\0{number // len(names)}").shuffle(names)
     first = number % len(names)
@@ -94,57 +97,50 @@ def _run_ambiguous(cases: Sequence[Case], options: argparse.Namespace) -> tuple[
     num_edits = ambiguous.NUM_EDITS if options.limit is None else min(ambiguous.NUM_EDITS, options.limit)
     edits = ambiguous.make_ambiguous_edits(explicit, num_edits, options.seed)
     sent = list(_show_progress("ambiguous", ambiguous.send_all(edits), len(edits) * len(DOORS)))
-    keys: dict[str, Callable[[ambiguous.Sending], str]] = {
-        "door": lambda one: one.door,
-        "format": lambda one: one.format,
-        "style": lambda one: one.style,
-    }
-    groups = [
-        (f"{kind} {name}", [one for one in sent if key(one) == name])
-        for kind, key in keys.items()
-        for name in dict.fromkeys(map(key, sent))
+
+    def count(some: Sequence[ambiguous.Sending]) -> dict[str, int]:
+        return {
+            "ambiguous": len(some),
+            "guessed": sum(one.guessed for one in some),
+            "model_calls": sum(one.model_calls for one in some),
+            "ambiguous_crashed": sum(bool(one.crashed) for one in some),
+        }
+
+    rows: Rows = [
+        {"kind": "ambiguous", "name": name, **count(some)}
+        for kind in ("door", "format", "style")
+        for name, some in group_by(sent, lambda one, kind=kind: f"{kind} {getattr(one, kind)}").items()  # type: ignore[misc]
     ]
-    rows: Rows = [{"kind": "ambiguous", "name": name, **_count_ambiguous(some)} for name, some in groups]
-    print(render_counted("ambiguous", [*rows, {"name": "all", **_count_ambiguous(sent)}]))
+    print(render_counted("ambiguous", [*rows, {"name": "all", **count(sent)}]))
     rows += [{"kind": "ambiguous case", **asdict(one)} for one in sent if one.guessed or one.model_calls or one.crashed]
-    return _count_ambiguous(sent), rows
-
-
-def _count_ambiguous(sent: Sequence[ambiguous.Sending]) -> dict[str, int]:
-    return {
-        "ambiguous": len(sent),
-        "guessed": sum(one.guessed for one in sent),
-        "model_calls": sum(one.model_calls for one in sent),
-        "ambiguous_crashed": sum(bool(one.crashed) for one in sent),
-    }
+    return count(sent), rows
 
 
 def _run_stale(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
     num_chained = other_states.NUM_CHAINED if options.limit is None else min(other_states.NUM_CHAINED, options.limit)
     stale = other_states.make_stale_cases(cases, options.cases, num_chained, options.seed)
-    sent = list(_show_progress("stale", other_states.send_stale_ones(stale, options.workers), len(stale)))
-    outcomes = Counter(one.outcome for one in sent)
-    summary = {
-        "stale": len(sent),
+    found = map_in_processes(other_states.send_stale, stale, options.workers, 8)
+    outcomes, rows = _count_states("stale", list(_show_progress("stale", found, len(stale))))
+    return {
+        "stale": outcomes.total(),
         "stale_wrong": outcomes["wrong"] + outcomes["crashed"],
         "stale_noop_wrong": outcomes["noop_wrong"],
-    }
-    return summary, _make_state_rows("stale", sent)
+    }, rows
 
 
 def _run_resent(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
-    found = _show_progress("resent", other_states.send_again_each(cases, options.workers), len(cases))
-    sent = [one for one in found if one is not None]
-    outcomes = Counter(one.outcome for one in sent)
-    summary = {
-        "resent": len(sent),
+    found = map_in_processes(other_states.send_again, cases, options.workers, 8)
+    sent = [one for one in _show_progress("resent", found, len(cases)) if one is not None]
+    outcomes, rows = _count_states("resent", sent)
+    return {
+        "resent": outcomes.total(),
         "resent_changed": outcomes["wrong"] + outcomes["crashed"],
         "resent_refused": outcomes["refused"],
-    }
-    return summary, _make_state_rows("resent", sent)
+    }, rows
 
 
-def _make_state_rows(kind: str, sent: Sequence[other_states.Sent]) -> Rows:
+def _count_states(kind: str, sent: Sequence[other_states.Sent]) -> tuple[Counter[str], Rows]:
+    """Count outcomes by state of the file, format and style, and print the counts and what went wrong."""
     keys: tuple[Callable[[other_states.Sent], str], ...] = (
         lambda one: one.kind,
         lambda one: f"format {one.format}",
@@ -152,14 +148,14 @@ def _make_state_rows(kind: str, sent: Sequence[other_states.Sent]) -> Rows:
     )
     rows: Rows = []
     for key in keys:
-        for name in dict.fromkeys(map(key, sent)):
-            outcomes: Counter[str] = Counter(one.outcome for one in sent if key(one) == name)
-            rows.append({"kind": kind, "name": name, "cases": outcomes.total(), **outcomes})
+        for name, some in group_by(sent, key).items():
+            rows.append({"kind": kind, "name": name, "cases": len(some), **Counter(one.outcome for one in some)})
     print(render_counted(kind, [row for row in rows if not row["name"].startswith("style ")]))
     wrong = [one for one in sent if one.outcome in ("wrong", "noop_wrong", "crashed")]
     for one in wrong:
         print(f"  {one.outcome.upper()} {one.kind} {one.format} {one.source}/{one.style} {one.id}")
-    return rows + [{**asdict(one), "kind": f"{kind} case", "state": one.kind} for one in wrong]
+    rows += [{**asdict(one), "kind": f"{kind} case", "state": one.kind} for one in wrong]
+    return Counter(one.outcome for one in sent), rows
 
 
 def _run_adversary(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
@@ -197,11 +193,13 @@ PARTS: dict[str, Callable[[Sequence[Case], argparse.Namespace], tuple[dict[str, 
 def _options() -> argparse.Namespace:
     parser = make_parser("trust", __doc__)
     parser.add_argument("--cases", type=Path, default=DEFAULT_CASES, help="the folder of recorded data")
-    parser.add_argument("--limit", type=int, help="a sample of this many right results; the other parts in proportion")
-    parser.add_argument("--seed", type=int, default=0, help="for samples and corruptions")
-    parser.add_argument("--only", type=_parse_parts, default=tuple(PARTS), help=f"parts: {','.join(PARTS)}")
+    parser.add_argument(
+        "--limit", type=int, help="only a sample of this many right results; other parts shrink with it"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="random seed of samples and corruptions")
+    parser.add_argument("--only", type=_parse_parts, default=tuple(PARTS), help=f"only these parts: {','.join(PARTS)}")
     parser.add_argument("--plants", type=int, default=10, help="corruptions of each right result (default 10)")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="number of processes")
     return parser.parse_args()
 
 
@@ -212,8 +210,8 @@ def _parse_parts(text: str) -> tuple[str, ...]:
     return names
 
 
-def _show_progress(part: str, found: Iterable[T], total: int | None) -> Iterator[T]:
-    """Yield what is found, and say now and then how far it is."""
+def _show_progress(part: str, found: Iterable[One], total: int | None) -> Iterator[One]:
+    """Yield each result, and print the progress every ten seconds."""
     said = time.monotonic()
     for number, one in enumerate(found, start=1):
         yield one

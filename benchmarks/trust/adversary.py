@@ -18,8 +18,8 @@ from typing import Any
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import HunkError
 from agent_runtime.types import ApplyRequest
+from benchmarks.harness import refuse_model
 from benchmarks.slow_inputs import SlowInput
-from benchmarks.trust.stale import refuse_model
 
 GENERATED = "generated.jsonl"
 FILES = ("cases.jsonl", GENERATED)
@@ -32,7 +32,7 @@ WRONG = ("WRONG", "NOOP-WRONG", "CRASH")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one case of one file; `expects` is "text", "refuse" or "noop"."""
+    """The verdict on one case of a file; `expects` is "text", "refuse" or "noop"."""
 
     file: str
     name: str
@@ -43,7 +43,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """What one input took of the processor, from its bytes to the answer."""
+    """The processor time of one input, from its bytes to the answer."""
 
     name: str
     seconds: float
@@ -52,7 +52,7 @@ class Slow:
 
 
 def judge_cases(folder: Path, limit: int | None, seed: int) -> Iterator[Verdict]:
-    """Send every case of the folder's files, with `limit` no more than so many of the generated ones, drawn by seed."""
+    """Send every case of the folder's files; of the generated ones at most `limit`, drawn by the seed."""
     for file in FILES:
         path = folder / file
         lines = [line for line in path.read_text("utf-8").split("\n") if line] if path.is_file() else []
@@ -73,11 +73,11 @@ def count_verdicts(found: Iterable[Verdict]) -> list[dict[str, Any]]:
 
 
 class _TooSlow(BaseException):
-    """No handler of the code that is measured may take it for an error of its own."""
+    """Raised in an input that takes too long; a BaseException, so that the measured code does not catch it."""
 
 
 def time_inputs(inputs: Iterable[SlowInput]) -> Iterator[Slow]:
-    """Send each input once, by rule; what takes more than `MAX_SECONDS` is stopped."""
+    """Apply each input once by rule; one that takes more than `MAX_SECONDS` is stopped."""
 
     def stop(*_: object) -> None:
         raise _TooSlow
@@ -111,7 +111,7 @@ def _judge_case(file: str, case: Mapping[str, Any]) -> Verdict:
 
 
 def _answer(request: ApplyRequest) -> tuple[str, bytes, str]:
-    """Return what became of a request ("refused", "CRASH", or the answer's status), the file, and why."""
+    """Return the outcome of a request ("refused", "CRASH", or the answer's status), the file, and the reason."""
     try:
         result = Applier(refuse_model).apply(request)
     except HunkError as fault:

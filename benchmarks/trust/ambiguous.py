@@ -1,11 +1,11 @@
-"""Explicit edits without one place: their quoted text stands in two or more, or nowhere. Nobody may choose one.
+"""Explicit edits whose quoted text stands in several places of the file, or nowhere; they must be refused.
 
-    cut      the edit quotes one or two lines about a real change that stand elsewhere in the file, too
-    doubled  the definition about a real change stands twice in the file, the second time under another name
-    missing  one token of the line that the edit quotes is another, so that it stands nowhere
+    cut      the edit quotes one or two lines near a real change that also stand elsewhere in the file
+    doubled  the definition around a real change stands twice in the file, the second time under another name
+    missing  the edit quotes a line with one token altered, so that it stands nowhere
 
-They are sent by the six ways in which an edit reaches Hunk, in this process, as a request that says nothing of who
-decides, with a model that counts how often it is asked. The answer has to be a refusal."""
+Each edit is sent in this process through each of the six interfaces of Hunk, with default options and with a model that
+counts how often it is asked."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ DOORS = ("http", "sdk", "cli", "mcp", "v1", "page")
 
 
 class Guesser(WholeAnswer):
-    """A model that takes the first place that came into question, and counts: each load, each question."""
+    """A model that takes the first candidate, and counts how often it is loaded or asked."""
 
     name = "guesser"
 
@@ -72,7 +72,7 @@ class Guesser(WholeAnswer):
         return ModelMerge(candidates[0].text if candidates else task.text, False, Usage(), {})
 
     def chat(self) -> ChatModel:
-        """Count a question that is no edit, and break down: there is no answer."""
+        """Count the call, and fail: no edit needs a chat."""
         self._count()
         raise NotImplementedError
 
@@ -82,9 +82,9 @@ class Guesser(WholeAnswer):
 
 
 class Doors:
-    """All doors, open until `close`. Each takes a case and gives the file's bytes after it, None where it is refused.
+    """All interfaces, open until `close`. Each applies a case and returns the file's bytes, None if it is refused.
 
-    The file is written where a door writes files (`cli`, `mcp`).
+    `cli` and `mcp` write the file.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Doors:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HUNK_")}
         environment |= {"HUNK_CONFIG": "", "HUNK_CACHE": str(self._folder / "cache")}
         self._open.enter_context(mock.patch.dict(os.environ, environment, clear=True))
-        # What loads a model where none was handed over: the command line, and the client of this process.
+        # The command line and the local client load a model themselves.
         self._open.enter_context(mock.patch("agent_runtime.wiring.open_merger", self.model.load))
         slot = mock.Mock(load=self.model.load)
         self._open.enter_context(mock.patch("agent_runtime.wiring.make_model_slot", return_value=slot))
@@ -179,7 +179,7 @@ def _read_merged(answer: dict[str, Any]) -> bytes | None:
 
 
 def _read_changed(file: Path, case: Case) -> bytes | None:
-    """Return the file's bytes; None where they are what they were, as of an edit that is refused."""
+    """Return the file's bytes; None if they are unchanged, as after a refused edit."""
     data = file.read_bytes()
     return data if data != case.original.encode() else None
 
@@ -192,7 +192,7 @@ _MAX_DOUBLED = 80
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """One ambiguous edit through one door: whether the file came out changed, and how often the model was asked."""
+    """One ambiguous edit sent through one interface: whether it changed the file, and how often the model was asked."""
 
     id: str
     format: str
@@ -204,7 +204,7 @@ class Sending:
 
 
 def send_all(cases: Sequence[Case]) -> Iterator[Sending]:
-    """Send each case through each door."""
+    """Send each case through each interface."""
     doors = Doors()
     try:
         for case in cases:
@@ -223,7 +223,7 @@ def send_all(cases: Sequence[Case]) -> Iterator[Sending]:
 
 
 def make_ambiguous_edits(cases: Sequence[Case], num_edits: int, seed: int) -> list[Case]:
-    """Make edits without one place of right results, one style after the other, each explicit format in turn."""
+    """Make ambiguous edits from right results; styles and explicit formats take turns."""
     rng = Random(f"ambiguous\0{seed}")
     found = list(cases)
     rng.shuffle(found)
@@ -241,7 +241,7 @@ def make_ambiguous_edits(cases: Sequence[Case], num_edits: int, seed: int) -> li
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """A file, lines that stand in it more than once, and what an edit would put in their place."""
+    """A file, the quoted lines, and the lines that an edit would put in their place."""
 
     style: str
     original: str
@@ -267,7 +267,7 @@ def _make_cut(right: RightText, rng: Random) -> _Parts | None:
 
 
 def _make_doubled(right: RightText, rng: Random) -> _Parts | None:
-    """Let the definition about a change stand again under another name, and quote a line of its body."""
+    """Copy the definition around a change under another name, and quote a line of its body."""
     symbols = found.symbols if (found := survey(right.source.text, find_language(right.case.path))) else ()
     around = [
         symbol

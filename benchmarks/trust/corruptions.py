@@ -51,7 +51,7 @@ _TRIES = 12
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    r"""A right result with one corruption: its whole text with "\n" lines, and what was done to which line (from 1)."""
+    r"""A right result with one corruption: its text with "\n" line ends, what was done, and the line (from 1)."""
 
     name: str
     text: str
@@ -124,7 +124,7 @@ Plant = tuple[list[str], int, str]
 
 @dataclass(frozen=True, slots=True)
 class Corruption:
-    """Where a corruption can be planted into a right result, and how it is made at one of these places."""
+    """Finds the places for a corruption in a right result, and makes it at one of them."""
 
     find: Callable[[RightText], Sequence[Any]]
     make: Callable[[RightText, Any, Random], Plant]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
@@ -18,6 +17,7 @@ from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest, Usage
 from benchmarks.cases import Case
 from benchmarks.edit_formats import diff_texts
+from benchmarks.scoring import is_same_but_blank_lines
 from benchmarks.trust.corruptions import RightText, plant
 from editor import codec
 from editor.diff import line_opcodes
@@ -34,7 +34,7 @@ _MIN_LIKENESS = 60
 
 
 class Legal:
-    """Judges the texts that were planted into one right result."""
+    """Decides whether a text planted into one right result is another legal reading of the edit."""
 
     def __init__(self, right: RightText, edit: ParsedEdit) -> None:
         self._language = find_language(right.case.path)
@@ -51,7 +51,7 @@ class Legal:
         self._blocks = [block for block in (_select_shown(block) for block in blocks) if block]
 
     def reason(self, text: str) -> str:
-        """Say why a text other than the expected one is a legal reading, too; "" where it is none."""
+        """Return why a text other than the expected one is a legal reading, too; "" if it is none."""
         why = self._why(text)
         return why if why and not self._is_broken(text) else ""
 
@@ -113,7 +113,7 @@ class Legal:
         return bool(chunks)
 
     def _chunks(self) -> list[list[str]]:
-        """Return the blocks, parted where two lines side by side do not stand so in the expected text, either."""
+        """Return the blocks, split between lines that are not adjacent in the expected text either."""
         beside = set(pairwise(line.strip() for line in self._expected))
         chunks: list[list[str]] = []
         for block in self._blocks:
@@ -151,7 +151,7 @@ def _select_shown(block: Sequence[str]) -> list[str]:
 
 
 def _diff(old: Sequence[str], new: Sequence[str]) -> tuple[Counter[str], Counter[str]]:
-    """Return the lines that are written, and those that are gone, as an alignment has them."""
+    """Return the lines that a diff inserts, and those that it deletes."""
     written: Counter[str] = Counter()
     gone: Counter[str] = Counter()
     for span in diff_texts(old, new):
@@ -179,7 +179,7 @@ RIGHT = "right"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of one right result, with a corruption of the class `name` in it, or none (`RIGHT`).
+    """The result of sending one right result, with a corruption of the class `name` in it or none (`RIGHT`).
 
     `legal` says why a planted text is a legal reading of the edit, "" where it is none. `certain` says that the rules
     write the planted text as certain. `failed` are the checks that failed, or the refusal. `blank_only` says that a
@@ -236,7 +236,7 @@ class WholeAnswer:
         return ModelMerge(self.text, False, Usage(), {})
 
     def choose(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelChoice | ModelMerge:
-        """Be in doubt about all readings, and write."""
+        """Choose no reading, and write the text."""
         return self.merge(task, context, progress)
 
     def chat(self) -> ChatModel:
@@ -250,25 +250,12 @@ class WholeAnswer:
         """Free nothing."""
 
 
-Task = tuple[Case, Sequence[str], int]
-"""A right result, the classes of the corruptions that are planted into it, the seed."""
-
-
-def measure_all(tasks: Sequence[Task], workers: int) -> Iterator[list[Row]]:
-    """Yield the rows of each task in turn, measured by so many processes."""
-    if workers < 2:
-        yield from map(_measure_task, tasks)
-        return
-    with ProcessPoolExecutor(workers) as pool:
-        yield from pool.map(_measure_task, tasks, chunksize=4)
-
-
 def measure(case: Case, names: Iterable[str], seed: int) -> list[Row]:
-    """Send the right result of a case, and one with each of the named corruptions in it; [] where it is no edit."""
+    """Return the rows of a case: its right result, and the same with each of the named corruptions."""
     try:
         edit = select_edit(case.path, parse_files(case.edit, "auto", case.path))
     except EditorError as error:
-        return [_make_row(case, RIGHT, "rejected", "rejected", (f"not parsed: {error}",))]
+        return [Row(*_describe(case), RIGHT, "rejected", "rejected", (f"not parsed: {error}",))]
     right = RightText(case)
     rows = [_measure_right(right, edit)]
     legal = Legal(right, edit)
@@ -276,12 +263,11 @@ def measure(case: Case, names: Iterable[str], seed: int) -> list[Row]:
         planted = plant(right, name, seed)
         if planted is None:
             continue
-        answer, failed = send_answer(case, planted.text)
-        rule, failed_rule = send_rule_result(right, edit, planted.text)
+        answer, rule, failed = _send(right, edit, planted.text)
         rows.append(
             Row(
-                *(case.id, case.shape, case.format, case.style, name, answer, rule),
-                failed=tuple(dict.fromkeys((*failed, *failed_rule))),
+                *(*_describe(case), name, answer, rule),
+                failed=failed,
                 line=planted.line,
                 what=planted.what,
                 legal=legal.reason(planted.text),
@@ -292,7 +278,7 @@ def measure(case: Case, names: Iterable[str], seed: int) -> list[Row]:
 
 
 def send_answer(case: Case, text: str) -> tuple[Sent, tuple[str, ...]]:
-    """Send the case's edit to the pipeline with a model that answers `text`; return what came of it, and why not."""
+    """Apply the case's edit with a model that answers `text`; return the outcome, and the checks that failed."""
     request = ApplyRequest(
         *(case.original.encode(), case.edit, case.path), instruction=case.instruction, mode="model", decide="generate"
     )
@@ -309,12 +295,12 @@ def send_answer(case: Case, text: str) -> tuple[Sent, tuple[str, ...]]:
         return "passed", failed
     if result.file.data == case.expected.encode():
         return "repaired_exact", failed
-    is_right = list_solid_lines(result.file.merged) == list_solid_lines(case.expected)
+    is_right = is_same_but_blank_lines(result.file.merged, case.expected)
     return "repaired_blanks" if is_right else "repaired_wrong", failed
 
 
 def send_rule_result(right: RightText, edit: ParsedEdit, text: str) -> tuple[Sent, tuple[str, ...]]:
-    """Check a text as what a rule made; return whether it passes, and the checks that failed."""
+    """Verify a text as the result of a rule; return whether it passes, and the checks that failed."""
     try:
         checks = verify(
             right.source.text, text, edit, find_language(right.case.path), instructions=(right.case.instruction,)
@@ -325,22 +311,18 @@ def send_rule_result(right: RightText, edit: ParsedEdit, text: str) -> tuple[Sen
     return "passed" if is_accepted(checks) else "rejected", failed
 
 
-def list_solid_lines(text: str) -> list[str]:
-    """Return the lines that are not blank, without spaces at their ends."""
-    return [line.rstrip() for line in text.split("\n") if line.strip()]
-
-
-def _measure_task(task: Task) -> list[Row]:
-    return measure(*task)
-
-
 def _measure_right(right: RightText, edit: ParsedEdit) -> Row:
     answer, rule, failed = _send(right, edit, right.text)
     blank_only = False
     if "rejected" in (answer, rule):
         plain = restore_blanks(right)
         blank_only = plain != right.text and _send(right, edit, plain)[:2] == ("passed", "passed")
-    return _make_row(right.case, RIGHT, answer, rule, failed, blank_only=blank_only)
+    return Row(*_describe(right.case), RIGHT, answer, rule, failed, blank_only=blank_only)
+
+
+def _describe(case: Case) -> tuple[str, str, str, str]:
+    """Return what a row says of its case: id, source, format and style."""
+    return case.id, case.shape, case.format, case.style
 
 
 def _send(right: RightText, edit: ParsedEdit, text: str) -> tuple[Sent, Sent, tuple[str, ...]]:
@@ -367,10 +349,3 @@ def restore_blanks(right: RightText) -> str:
             lines += b[new_at[at - 1] + 1 if at else 0 : new_at[at]]
         lines += b[new_at[at] : new_at[at] + 1]
     return "\n".join(lines)
-
-
-def _make_row(
-    case: Case, name: str, answer: Sent, rule: Sent, failed: tuple[str, ...], *, blank_only: bool = False
-) -> Row:
-    kind = (case.id, case.shape, case.format, case.style, name)
-    return Row(*kind, answer, rule, failed, blank_only=blank_only)

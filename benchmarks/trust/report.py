@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from benchmarks.harness import render_rows, render_table
+from benchmarks.harness import group_by, render_rows, render_table
 from benchmarks.scoring import Counts, compute_interval
 from benchmarks.trust.corruptions import OUTSIDE, WITHIN
 from benchmarks.trust.planted import REPAIRED, RIGHT, Row
@@ -66,7 +66,7 @@ def make_blocks(rows: Sequence[Row]) -> list[Counts]:
     groups += [("place", place, [row for row in rows if row.name in names]) for place, names in _PLACES.items()]
     groups += [("class", name, [row for row in rows if row.name == name]) for name in (*OUTSIDE, *WITHIN)]
     for kind, key in _GROUPS.items():
-        groups += [(kind, name, [row for row in rows if key(row) == name]) for name in dict.fromkeys(map(key, rows))]
+        groups += [(kind, name, some) for name, some in group_by(rows, key).items()]
     return [{"kind": kind, "name": name, **count_rows(some, accepted)} for kind, name, some in groups]
 
 

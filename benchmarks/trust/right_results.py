@@ -23,6 +23,7 @@ from benchmarks.cases import Case, Record, load_cases_at, read_records
 from benchmarks.snippets import STYLES, make_snippet
 from editor import codec
 from editor.errors import EditorError
+from editor.types import FormatName
 
 NUM_COMMITS = 360
 WAYS = (*("udiff", "v4a", "search_replace", "replace"), *(f"lazy/{style}" for style in STYLES))
@@ -36,7 +37,7 @@ def load_right_results(path: Path, limit: int | None, seed: int) -> list[Case]:
     text cannot be written (mixed line endings that no merge gives back) are left out, as are those of more than 200,000
     characters.
     """
-    by_source = {source: _select_sound(read(path)) for source, read in _READERS.items()}
+    by_source = {source: [case for case in read(path) if _is_sound(case)] for source, read in _READERS.items()}
     total = sum(map(len, by_source.values())) + NUM_COMMITS
     share = 1.0 if limit is None else min(1.0, limit / total)
     rng = Random(seed)
@@ -81,17 +82,17 @@ def make_case(record: Record, way: str, seed: int) -> Case | None:
         return None if edit is None else Case(name, "commits", "lazy", path, before, edit, after, style=style)
     if "\r" in before + after:
         return None
-    if way == "udiff":
-        edit = rendering.render_udiff(before, after, path)
-        return None if edit is None else Case(name, "commits", "udiff", path, before, edit, after, style="commit")
-    if way == "v4a":
-        edit = rendering.render_v4a(before, after, path)
-        return None if edit is None else Case(name, "commits", "v4a", path, before, edit, after, style="commit")
-    if way == "replace":
-        edit = rendering.render_replace(before, after)
-        return None if edit is None else Case(name, "commits", "replace", path, before, edit, after, style="commit")
-    edit = rendering.render_search_replace(before, after)
-    return None if edit is None else Case(name, "commits", "search_replace", path, before, edit, after, style="commit")
+    format_name, render = _WRITERS[way]
+    edit = render(before, after, path)
+    return None if edit is None else Case(name, "commits", format_name, path, before, edit, after, style="commit")
+
+
+_WRITERS: dict[str, tuple[FormatName, Callable[[str, str, str], str | None]]] = {
+    "udiff": ("udiff", rendering.render_udiff),
+    "v4a": ("v4a", rendering.render_v4a),
+    "replace": ("replace", lambda before, after, path: rendering.render_replace(before, after)),
+    "search_replace": ("search_replace", lambda before, after, path: rendering.render_search_replace(before, after)),
+}
 
 
 def _read_snippets(path: Path) -> Iterator[Case]:
@@ -135,10 +136,6 @@ _READERS: dict[str, Callable[[Path], Iterator[Case]]] = {
 def find_folder(path: Path, name: str) -> Path:
     """Return the folder of one source where there is one: the other files need not be read for it."""
     return path / name if (path / name).is_dir() else path
-
-
-def _select_sound(cases: Iterator[Case]) -> list[Case]:
-    return [case for case in cases if _is_sound(case)]
 
 
 def _is_sound(case: Case) -> bool:

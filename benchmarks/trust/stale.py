@@ -1,4 +1,4 @@
-"""Send edits to files in another state than the one they were written for: changed since, or edited already.
+"""Apply edits to files that have changed since the edit was written, or that have the edit already.
 
 stale, by how the file differs from the one that the edit was written for:
 
@@ -16,28 +16,29 @@ The right text is the changed file with the edit's own change made to it: known 
 snippet may also set the lines that it shows back to what it shows. Blank lines do not count for snippets. A refusal is
 never wrong, nor is a merge that is not certain; `noop_wrong` counts claims that an edit is made which is not.
 
-resent: the edit is sent to the result of its own right merge. Nothing may change.
+resent: the edit is applied to the result of its own right merge. Nothing may change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
 from agent_runtime.apply.pipeline import Applier
-from agent_runtime.errors import HunkError, ModelUnavailable
-from agent_runtime.llm.interface import Merger
+from agent_runtime.errors import HunkError
 from agent_runtime.types import ApplyRequest, ApplyResult
 from benchmarks.cases import Case, Record
-from benchmarks.edit_formats import diff_texts
+from benchmarks.edit_formats import Span, diff_texts
+from benchmarks.harness import refuse_model
+from benchmarks.scoring import is_same_but_blank_lines
+from benchmarks.snippets.changes import get_indent
 from benchmarks.trust.corruptions import RightText, alter_token
-from benchmarks.trust.planted import list_solid_lines
 from benchmarks.trust.right_results import WAYS, find_folder, make_case, read_commits
 from editor import codec
+from editor.definitions import Symbol
 from editor.formats import parse_files
 from editor.grammars import find_language
 from editor.syntax import survey
@@ -48,15 +49,12 @@ NUM_CHAINED = 400
 _NEAR = 6
 _MAX_DOUBLED = 80
 
-One = TypeVar("One")
-Result = TypeVar("Result")
-
 Judged = Literal["right", "refused", "unchanged", "uncertain", "wrong", "noop_wrong", "crashed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What became of one edit of a file in another state; `kind` is `resent` or how the file differs."""
+    """The outcome of one edit of a changed file; `kind` is `resent` or how the file differs."""
 
     id: str
     source: str
@@ -76,24 +74,6 @@ class Stale:
     right: tuple[str, ...]
 
 
-def send_stale_ones(stale: Sequence[Stale], workers: int) -> Iterator[Sent]:
-    """Send each stale case, in so many processes."""
-    return _map(send_stale, stale, workers)
-
-
-def send_again_each(cases: Sequence[Case], workers: int) -> Iterator[Sent | None]:
-    """Send each case to the result of its own merge, in so many processes; None for one that is not merged right."""
-    return _map(send_again, cases, workers)
-
-
-def _map(work: Callable[[One], Result], ones: Sequence[One], workers: int) -> Iterator[Result]:
-    if workers < 2:
-        yield from map(work, ones)
-        return
-    with ProcessPoolExecutor(workers) as pool:
-        yield from pool.map(work, ones, chunksize=8)
-
-
 def make_stale_cases(cases: Sequence[Case], folder: Path, num_chained: int, seed: int) -> list[Stale]:
     """Return each case with its file changed in one seeded way, and as many real commits in chains as asked for."""
     found = list(chain_commits(folder, num_chained, seed))
@@ -103,9 +83,9 @@ def make_stale_cases(cases: Sequence[Case], folder: Path, num_chained: int, seed
         rng = Random(f"stale\0{seed}\0{case.id}\0{case.format}\0{case.style}")
         for turn in range(len(kinds)):
             kind = kinds[(number + turn) % len(kinds)]
-            made = MUTATIONS[kind](right, rng)
-            if made is not None:
-                found.append(_make_stale(kind, right, *made))
+            find, change = MUTATIONS[kind]
+            if places := find(right):
+                found.append(_make_stale(kind, right, *change(right, rng.choice(places), rng)))
                 break
     return found
 
@@ -156,7 +136,7 @@ def _make_later(first: Record, second: Record, way: str, seed: int) -> Stale | N
 
 
 def merge_both(base: str, ours: str, theirs: str) -> str | None:
-    """Make the changes of two texts to the one that both were made of; None where any touch, as diff3 has it."""
+    """Merge the changes of two texts into their common base, as diff3 does; None if any of them touch."""
     lines, one, other = base.split("\n"), ours.split("\n"), theirs.split("\n")
     spans = [(span, one) for span in diff_texts(lines, one)] + [(span, other) for span in diff_texts(lines, other)]
     spans.sort(key=lambda found: (found[0].a_start, found[0].a_end))
@@ -214,19 +194,12 @@ def apply_by_rule(case: Case, original: bytes) -> ApplyResult | None:
         return None
 
 
-def refuse_model() -> Merger:
-    """Take the place of a model where rules are to decide alone."""
-    raise ModelUnavailable("rules only")
-
-
 def _make_sent(case: Case, kind: str, outcome: Judged, detail: str = "") -> Sent:
     return Sent(case.id, case.shape, case.format, case.style, kind, outcome, detail)
 
 
 def _is_same(text: str, expected: str, case: Case) -> bool:
-    if case.format != "lazy":
-        return text == expected
-    return list_solid_lines(text) == list_solid_lines(expected)
+    return is_same_but_blank_lines(text, expected) if case.format == "lazy" else text == expected
 
 
 Mutated = tuple[list[str], list[str] | None]
@@ -272,92 +245,80 @@ def _find_near(right: RightText) -> list[tuple[int, int]]:
     return [(a, b) for a, b in right.common if b in found]
 
 
-def _insert_far(right: RightText, rng: Random) -> Mutated | None:
-    places = _find_far(right)
-    if not places:
-        return None
-    a, b = rng.choice(places)
-    indent = right.b[b][: len(right.b[b]) - len(right.b[b].lstrip())]
-    new = indent + alter_token(right.b[rng.choice(right.solid)].strip(), right, rng)
-    return [*right.a[:a], new, *right.a[a:]], [*right.b[:b], new, *right.b[b:]]
-
-
-def _delete_far(right: RightText, rng: Random) -> Mutated | None:
-    places = _find_far(right)
-    if not places:
-        return None
-    a, b = rng.choice(places)
-    return right.a[:a] + right.a[a + 1 :], right.b[:b] + right.b[b + 1 :]
-
-
-def _double_definition(right: RightText, rng: Random) -> Mutated | None:
+def _find_definitions(right: RightText) -> list[tuple[Symbol, int]]:
+    """Return the definitions about a change that end before a kept line, with that line's number in the right text."""
     seen = survey(right.source.text, find_language(right.case.path))
     last = dict(right.common)
-    found = [
-        symbol
+    return [
+        (symbol, last[symbol.end_line - 1] + 1)
         for symbol in (seen.symbols if seen else ())
         if symbol.kind in ("function", "method") and symbol.end_line - symbol.first_line <= _MAX_DOUBLED
         if last.get(symbol.end_line - 1, -1) + 1 == last.get(symbol.end_line, -2)
         if any(symbol.name_line < span.a_start < symbol.end_line for span in right.spans)
     ]
-    if not found:
-        return None
-    symbol = rng.choice(found)
-    own = right.a[symbol.first_line : symbol.end_line]
-    at = symbol.name_line - symbol.first_line
-    own[at] = own[at].replace(symbol.simple_name, f"{symbol.simple_name}_again", 1)
-    a, b = symbol.end_line, last[symbol.end_line - 1] + 1
-    return [*right.a[:a], "", *own, *right.a[a:]], [*right.b[:b], "", *own, *right.b[b:]]
 
 
-def _alter_near(right: RightText, rng: Random) -> Mutated | None:
-    places = _find_near(right)
-    if not places:
-        return None
-    a, b = rng.choice(places)
-    new = alter_token(right.a[a], right, rng)
-    return [*right.a[:a], new, *right.a[a + 1 :]], [*right.b[:b], new, *right.b[b + 1 :]]
-
-
-def _insert_near(right: RightText, rng: Random) -> Mutated | None:
-    """Insert a line before replaced lines; where an edit replaces nothing, its place next to the line is not known."""
-    spans = [span for span in right.spans if span.a_start < span.a_end and span.a_start > 0]
-    if not spans:
-        return None
-    span = rng.choice(spans)
-    line = right.a[span.a_start]
-    indent = line[: len(line) - len(line.lstrip())]
-    new = indent + alter_token(right.b[rng.choice(right.solid)].strip(), right, rng)
-    a, b = span.a_start, span.b_start
-    return [*right.a[:a], new, *right.a[a:]], [*right.b[:b], new, *right.b[b:]]
-
-
-def _alter_old(right: RightText, rng: Random) -> Mutated | None:
-    lines = _find_old(right)
-    if not lines:
-        return None
-    at = rng.choice(lines)
-    return [*right.a[:at], alter_token(right.a[at], right, rng), *right.a[at + 1 :]], None
-
-
-def _delete_old(right: RightText, rng: Random) -> Mutated | None:
-    lines = _find_old(right)
-    if not lines:
-        return None
-    at = rng.choice(lines)
-    return right.a[:at] + right.a[at + 1 :], None
+def _find_replacements(right: RightText) -> list[Span]:
+    """Return the changes that replace lines; where an edit replaces none, its place next to a new line is not known."""
+    return [span for span in right.spans if span.a_start < span.a_end and span.a_start > 0]
 
 
 def _find_old(right: RightText) -> list[int]:
     return [at for span in right.spans for at in range(span.a_start, span.a_end) if right.a[at].strip()]
 
 
-MUTATIONS: Mapping[str, Callable[[RightText, Random], Mutated | None]] = {
-    "far_inserted": _insert_far,
-    "far_deleted": _delete_far,
-    "doubled": _double_definition,
-    "near_altered": _alter_near,
-    "near_inserted": _insert_near,
-    "old_altered": _alter_old,
-    "old_deleted": _delete_old,
+def _insert_far(right: RightText, place: tuple[int, int], rng: Random) -> Mutated:
+    a, b = place
+    return _insert(right, a, b, [get_indent(right.b[b]) + _draw_line(right, rng)])
+
+
+def _delete_far(right: RightText, place: tuple[int, int], rng: Random) -> Mutated:
+    a, b = place
+    return right.a[:a] + right.a[a + 1 :], right.b[:b] + right.b[b + 1 :]
+
+
+def _double_definition(right: RightText, place: tuple[Symbol, int], rng: Random) -> Mutated:
+    symbol, b = place
+    own = right.a[symbol.first_line : symbol.end_line]
+    at = symbol.name_line - symbol.first_line
+    own[at] = own[at].replace(symbol.simple_name, f"{symbol.simple_name}_again", 1)
+    return _insert(right, symbol.end_line, b, ["", *own])
+
+
+def _alter_near(right: RightText, place: tuple[int, int], rng: Random) -> Mutated:
+    a, b = place
+    new = alter_token(right.a[a], right, rng)
+    return [*right.a[:a], new, *right.a[a + 1 :]], [*right.b[:b], new, *right.b[b + 1 :]]
+
+
+def _insert_near(right: RightText, span: Span, rng: Random) -> Mutated:
+    line = get_indent(right.a[span.a_start]) + _draw_line(right, rng)
+    return _insert(right, span.a_start, span.b_start, [line])
+
+
+def _alter_old(right: RightText, at: int, rng: Random) -> Mutated:
+    return [*right.a[:at], alter_token(right.a[at], right, rng), *right.a[at + 1 :]], None
+
+
+def _delete_old(right: RightText, at: int, rng: Random) -> Mutated:
+    return right.a[:at] + right.a[at + 1 :], None
+
+
+def _insert(right: RightText, a: int, b: int, lines: Sequence[str]) -> Mutated:
+    return [*right.a[:a], *lines, *right.a[a:]], [*right.b[:b], *lines, *right.b[b:]]
+
+
+def _draw_line(right: RightText, rng: Random) -> str:
+    return alter_token(right.b[rng.choice(right.solid)].strip(), right, rng)
+
+
+MUTATIONS: Mapping[str, tuple[Callable[[RightText], Sequence[Any]], Callable[[RightText, Any, Random], Mutated]]] = {
+    "far_inserted": (_find_far, _insert_far),
+    "far_deleted": (_find_far, _delete_far),
+    "doubled": (_find_definitions, _double_definition),
+    "near_altered": (_find_near, _alter_near),
+    "near_inserted": (_find_replacements, _insert_near),
+    "old_altered": (_find_old, _alter_old),
+    "old_deleted": (_find_old, _delete_old),
 }
+"""Where a file can be changed in each way, and the change at one of these places."""

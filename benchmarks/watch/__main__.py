@@ -28,9 +28,9 @@ from typing import Any
 from agent_runtime.errors import HunkError
 from agent_runtime.models.config import ModelSettings
 from agent_runtime.models.tokenizer import open_tokenizer
-from benchmarks.harness import Row, describe_machine, make_parser, say, warn_if_busy, write_json
+from benchmarks.harness import Row, describe_machine, make_parser, say, take_percentile, warn_if_busy, write_json
 from benchmarks.watch.edits import Edits, Watching, measure_edits, measure_watching
-from benchmarks.watch.indexing import Indexing, Sources, measure_indexing, take_quantile, write_repository
+from benchmarks.watch.indexing import Indexing, Sources, measure_indexing, write_repository
 
 LINES = (100, 1_000, 10_000)
 SWITCH_FILES = 2_000
@@ -120,11 +120,11 @@ def make_rows(indexed: Sequence[Indexing], edits: Sequence[Edits], watching: Wat
             (f"{name}: memory", f"{one.mb_a_million_tokens:.1f} MB", "", "a million tokens"),
         ]
     for each in edits:
-        note = f"p99 {take_quantile(each.refreshed, 0.99) * 1e3:.2f} ms, whole {median(each.whole) * 1e3:.1f} ms, "
+        note = f"p99 {take_percentile(each.refreshed, 99) * 1e3:.2f} ms, whole {median(each.whole) * 1e3:.1f} ms, "
         note += f"{median(each.encoded):.0f} of {each.num_tokens:,} tokens"
         value = f"{median(each.refreshed) * 1e3:.2f} ms"
         rows.append((f"one-line edit in {each.num_lines:,} lines", value, f"{each.speedup:.0f} x whole", note))
-    delay, note = median(watching.delays), f"p99 {take_quantile(watching.delays, 0.99) * 1e3:.1f} ms"
+    delay, note = median(watching.delays), f"p99 {take_percentile(watching.delays, 99) * 1e3:.1f} ms"
     rows.append(("event to snapshot, after the debounce", f"{delay * 1e3:.1f} ms", "", note))
     note = f"after the checkout, which took {median(watching.checkout_seconds):.2f} s"
     seconds = f"{median(watching.switch_seconds):.2f} s"
@@ -145,13 +145,13 @@ def summarise(indexed: Sequence[Indexing], edits: Sequence[Edits], watching: Wat
         "rescan_ms": median(largest.rescan) * 1e3,
         "mb_a_million_tokens": largest.mb_a_million_tokens,
         "event_p50_ms": median(watching.delays) * 1e3,
-        "event_p99_ms": take_quantile(watching.delays, 0.99) * 1e3,
+        "event_p99_ms": take_percentile(watching.delays, 99) * 1e3,
         "switch_seconds": median(watching.switch_seconds),
     }
     for one in edits:
         summary[f"edit_speedup_{one.num_lines}_lines"] = one.speedup
         summary[f"edit_p50_ms_{one.num_lines}_lines"] = median(one.refreshed) * 1e3
-        summary[f"edit_p99_ms_{one.num_lines}_lines"] = take_quantile(one.refreshed, 0.99) * 1e3
+        summary[f"edit_p99_ms_{one.num_lines}_lines"] = take_percentile(one.refreshed, 99) * 1e3
     return summary
 
 

@@ -200,9 +200,3 @@ def _measure_memory(folder: Path, tokenizer_file: Path) -> float:
     ran = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
     told = json.loads(ran.stdout)
     return float(told["grown_mb"]) / (float(told["num_tokens"]) / 1e6)
-
-
-def take_quantile(values: Sequence[float], share: float) -> float:
-    """Return the value below which a share of them lies."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -23,8 +23,7 @@ from benchmarks.apply.run import Row, measure
 from benchmarks.cases import Case, PatchCase, load_cases_at
 from benchmarks.scoring import OUTCOMES
 from tests.agent_runtime.scripted import ScriptedMerger
-from tests.benchmarks.answers import ANSWERS, case
-from tests.benchmarks.test_cases import SAMPLES, write
+from tests.benchmarks.test_cases import ANSWERS, SAMPLES, case, write
 from tests.benchmarks.test_snippets import stock_pairs
 
 ROOT = Path(__file__).resolve().parents[2]

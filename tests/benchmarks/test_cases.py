@@ -1,15 +1,17 @@
-"""Records to cases: every shape of ../shared/data told by its fields, nothing taken for a case that is none."""
+"""Recorded edits as cases, the fixed test part, and edits by rule with what their answer is worth."""
 
 from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.cases import DEFAULT_CASES, Case, PatchCase, find_shape, load_cases_at
+from benchmarks.cases import DEFAULT_CASES, Case, PatchCase, Record, find_part, find_shape, load_cases_at, read_records
+from benchmarks.edit_formats import render_blocks
 
 SAMPLES: dict[str, dict[str, Any]] = {
     "aider": {
@@ -131,3 +133,68 @@ def test_a_record_with_holes_and_a_file_that_is_no_json_are_named(
     assert loaded.unusable[0].startswith("b: not a case of shape lazy")
     assert loaded.skipped_files == (str(tmp_path / "broken.jsonl"),)
     assert "broken.jsonl cannot be read" in capsys.readouterr().err
+
+
+def _read(name: str) -> list[Record]:
+    path = DEFAULT_CASES / name
+    if not path.exists():
+        pytest.skip(f"{path} is not here")
+    return [record for _, found in read_records(path) for record in found]
+
+
+def test_whole_repositories_are_in_the_test_part() -> None:
+    assert find_part("microsoft/vscode-copilot-chat", "src/any.ts") == "test"
+    assert find_part("gin-gonic/gin", "gin.go") == "test"
+    assert find_part("JamesNK/Newtonsoft.Json", "Src/Any.cs") == "test"
+
+
+def test_other_repositories_are_in_the_training_part() -> None:
+    assert find_part("cline/cline", "src/any.ts") == "train"
+    assert find_part("", "gin-gonic/gin") == "train"
+
+
+def test_a_third_of_the_files_of_coeditor_is_in_the_test_part() -> None:
+    paths = {record["path"] for record in _read("commits") if record["repo"] == "MrVPlusOne/Coeditor"}
+    found = Counter(find_part("MrVPlusOne/Coeditor", path) for path in paths)
+    assert found == {"train": 52, "test": 26}
+
+
+def test_a_quarter_of_the_snippets_is_in_the_test_part_with_equal_shares_of_its_sets() -> None:
+    found = [record for record in _read("snippets") if find_part(record["repo"], record["path"]) == "test"]
+    assert len(found) == 150
+    assert Counter(record["id"].split("-")[0] for record in found) == {"dev": 53, "dev2": 47, "dev3": 50}
+
+
+def test_no_text_is_in_both_parts() -> None:
+    """A file that moved would be under two paths."""
+    parts: dict[str, set[str]] = {}
+    for record in [*_read("commits"), *_read("snippets")]:
+        for text in (record["original"], record["expected"]):
+            parts.setdefault(text, set()).add(find_part(record["repo"], record["path"]))
+    assert all(len(found) == 1 for found in parts.values())
+
+
+def case(search: str, replace: str, original: str, expected: str, path: str = "x.txt", **more: Any) -> Case:
+    """One SEARCH/REPLACE block as a case."""
+    edit = render_blocks([(search, replace)])
+    return Case("x", "aider", "search_replace", path, original, edit, expected, **more)
+
+
+_DONE = "a\nnew line here\nb\n"
+ANSWERS = [
+    (case("b\n", "c\n", "a\nb\n", "a\nc\n"), "exact", False),
+    (case("b\n", "c\n", "a\nb\n", "a\nd\n"), "wrong", True),
+    (case("b\n", "c\n", "a\nb\n", "a\nc", inexact=True), "exact", False),
+    (case("first line\n", "c\n", "first line\nfirst line\n", "c\nfirst line\n"), "first_candidate", False),
+    (case("first line\n", "c\n", "first line\nfirst line\n", "first line\nc\n"), "any_candidate", False),
+    (case("zzz\n", "c\n", "a\nb\n", "a\nc\n"), "refused", False),
+    (case("zzz\n", "c\n", "a\nb\n", "a\nb\n", expects="refusal"), "refused", False),
+    (case("b\n", "c\n", "a\nb\n", "a\nb\n", expects="refusal"), "wrong", True),
+    (case("b\n", "b\n", "a\nb\n", "a\nb\n", expects="nothing_to_do"), "refused", False),
+    (case("b\n", "c\n", "a\r\nb\r\n", "a\r\nc\r\n"), "exact", False),
+    (case("old line here\n", "new line here\n", _DONE, _DONE), "exact", False),
+    (case("old line here\n", "new line here\n", _DONE, "a\nb\n"), "wrong", True),
+    (case("old line here\n", "new line here\n", _DONE, _DONE, expects="refusal"), "wrong", True),
+    (case("old line here\n", "new line here\n", _DONE, _DONE, expects="nothing_to_do"), "refused", False),
+]
+"""(case, outcome, whether it is wrong and claimed certain)"""

@@ -16,8 +16,7 @@ from benchmarks.edit.__main__ import summarise
 from benchmarks.edit.run import Row, measure
 from benchmarks.scoring import OUTCOMES, take_percentile
 from editor.types import AlreadyApplied, MergeOutcome
-from tests.benchmarks.answers import ANSWERS, case
-from tests.benchmarks.test_cases import SAMPLES, write
+from tests.benchmarks.test_cases import ANSWERS, SAMPLES, case, write
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,8 +46,7 @@ def test_the_command_writes_the_keys_and_its_counts_add_up(tmp_path: Path) -> No
     write(tmp_path, "all.jsonl", *SAMPLES.values())
     out = tmp_path / "out.json"
     command = [sys.executable, "-m", "benchmarks.edit", "--cases", str(tmp_path), "--json", str(out), "--repeats", "1"]
-    flags = ["--no-scale", "--round-trips", "70"]
-    done = subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([*command, "--no-scale"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(out.read_text("utf-8"))
     summary = found["summary"]
@@ -57,7 +55,6 @@ def test_the_command_writes_the_keys_and_its_counts_add_up(tmp_path: Path) -> No
         assert {"wrong_certain", "certain_share", "p50_ms", "p99_ms"} <= block.keys()
     assert sum(block["cases"] for block in summary["by_format"].values()) == summary["cases"]
     assert {"id", "format", "outcome", "rung", "certain", "failed_checks", "ms"} <= found["rows"][0].keys()
-    assert sum(counts["cases"] for counts in summary["round_trips"].values()) == 70
 
 
 def _read(expected: str, style: str = "minimal", certainty: str = "certain", **more: Any) -> Row:

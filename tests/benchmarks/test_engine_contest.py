@@ -142,20 +142,12 @@ def test_the_share_of_the_ceiling_is_the_layers_time_at_the_best_rate(outcome: O
     least = 2 * 512 * config.num_layers * numbers / 2e9
     rows = {row["figure"]: row for row in make_figure_rows(outcome)}
     assert rows["prefill_512_ceiling_share"]["median"]["hunk"] == pytest.approx(least / 0.25)
-    found = {row["pass"]: row for row in make_pass_rows(outcome)}
-    assert found["prefill 512"]["seconds"] == 0.25
-    assert found["prefill 512"]["linear_flops"] == pytest.approx(least * 2e9)
 
 
-def test_passes_stand_beside_their_least_time(outcome: Outcome) -> None:
+def test_each_verify_pass_has_its_time(outcome: Outcome) -> None:
     found = {row["pass"]: row for row in make_pass_rows(outcome)}
-    assert list(found) == ["prefill 512", "decode 1", "decode 16", *(f"verify {size}" for size in VERIFY_SIZES)]
-    assert found["decode 16"]["seconds"] == 0.25  # 16 tokens at 64 a second
-    assert found["decode 16"]["flops"] == 16 * found["decode 1"]["flops"]
-    assert found["verify 64"]["lm_head_flops"] == 64 * found["decode 1"]["lm_head_flops"]
-    for row in found.values():
-        assert row["least_seconds"] == pytest.approx(max(row["flops"] / 2e9, row["bytes"] / 1e6))
-        assert row["roofline_share"] == pytest.approx(row["least_seconds"] / row["seconds"])
+    assert list(found) == [f"verify {size}" for size in VERIFY_SIZES]
+    assert (found["verify 64"]["seconds"], found["verify 64"]["tok_s"]) == (0.5, 128)
 
 
 def test_the_summary_has_the_keys_of_the_interface_and_is_json(outcome: Outcome) -> None:

@@ -12,11 +12,11 @@ import pytest
 
 from benchmarks import edit_formats as rendering
 from benchmarks.cases import DEFAULT_CASES, Case
-from benchmarks.scoring import compute_interval
+from benchmarks.scoring import compute_interval, list_solid_lines
 from benchmarks.trust import adversary
 from benchmarks.trust.ambiguous import DOORS, make_ambiguous_edits, send_all
 from benchmarks.trust.corruptions import CORRUPTIONS, RightText, plant
-from benchmarks.trust.planted import RIGHT, Legal, list_solid_lines, measure
+from benchmarks.trust.planted import RIGHT, Legal, measure
 from benchmarks.trust.report import count_rows, make_blocks
 from benchmarks.trust.right_results import load_right_results
 from benchmarks.trust.stale import MUTATIONS, Stale, make_stale_cases, merge_both, send_again, send_stale

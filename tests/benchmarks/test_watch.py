@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness import take_percentile
 from benchmarks.watch import __main__ as watch
 from benchmarks.watch.edits import measure_edits
-from benchmarks.watch.indexing import Sources, take_quantile, write_repository
+from benchmarks.watch.indexing import Sources, write_repository
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +80,9 @@ def test_a_repository_lies_in_folders(tmp_path: Path) -> None:
     assert len({path.parent for path in files}) == 3
 
 
-def test_a_quantile_is_one_of_the_values() -> None:
+def test_a_percentile_is_one_of_the_values() -> None:
     values = [float(number) for number in range(1, 101)]
-    assert (take_quantile(values, 0.99), take_quantile(values, 0.5), take_quantile([4.0], 0.99)) == (100.0, 51.0, 4.0)
+    assert (take_percentile(values, 99), take_percentile(values, 50), take_percentile([4.0], 99)) == (100.0, 51.0, 4.0)
 
 
 @pytest.mark.parametrize("arguments", [["--repo", "/nosuch"], ["--synthetic", "0"], ["--rounds", "0"]])

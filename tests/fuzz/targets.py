@@ -12,13 +12,13 @@ from collections.abc import Callable
 from random import Random
 from typing import get_args
 
-from benchmarks.edit.round_trips import WAYS, Failure, make_pair, run_round_trip
 from editor import codec
 from editor.errors import CodecError, EditSyntaxError
 from editor.formats import parse, parse_files
 from editor.merge import merge
 from editor.types import FormatName, Merged, Unresolved
 from editor.verify import verify
+from tests.fuzz.round_trips import WAYS, Failure, make_pair, run_round_trip
 
 FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 LANGUAGES = (None, "python", "typescript", "markdown", "json", "css")

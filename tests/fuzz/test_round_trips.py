@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.cases import DEFAULT_CASES, load_cases_at
-from benchmarks.edit.round_trips import WAYS, Failure, make_pair, run_round_trip, run_round_trips
 from editor.types import FormatName
+from tests.fuzz.round_trips import WAYS, Failure, make_pair, run_round_trip, run_round_trips
 from tests.fuzz.targets import ByteRandom
 
 

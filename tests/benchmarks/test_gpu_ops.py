@@ -1,4 +1,4 @@
-"""What is counted is what docs/kernels.md says; what is wrong, or has no card, gets no speed."""
+"""The benchmark of kernels, with an op that doubles; what ops say that they move and compute."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,9 +19,6 @@ from benchmarks.gpu.ops import (
     choose_shapes,
     count_op,
     count_sets,
-    find_common,
-    format_digits,
-    label,
     make_input_sets,
     make_row,
     measure_op,
@@ -28,6 +26,7 @@ from benchmarks.gpu.ops import (
     render_ways,
 )
 from kernels.op import Cost, Inputs, Op, Shape, Variant, load_op
+from kernels.paged_attention.batch import make_mask
 
 CPU = torch.device("cpu")
 """Leading columns that no card is needed for."""
@@ -144,8 +143,8 @@ def test_a_kernel_with_a_fault_has_no_speed_and_nobody_is_measured_beside_it(mon
     assert way.timing is None
     assert way.error == pytest.approx(0.05, rel=1e-4)
     assert "no speed is shown: it is off the reference by 0.05 (KERNELS_SEED=" in "\n".join(render_ways([found]))
-    row = list(render_op([found]))[-1]
-    assert row.endswith("|  |  |  |"), "no measured column is filled"
+    row = render_op([found]).split("\n")[-1]
+    assert re.search(r"(\| +- ){3}\|$", row), "no measured column is filled"
 
 
 def test_a_tuned_variant_that_is_wrong_stops_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,20 +168,6 @@ def test_a_time_is_the_median_and_the_spread_the_middle_of_the_runs() -> None:
     assert Timing((3.0, 1.0, 2.0)).median_s == 2.0
     assert Timing(tuple(map(float, range(1, 12)))).spread == pytest.approx((10 - 2) / 6)
     assert Timing((1.0,)).spread == 0.0
-
-
-def test_shapes_are_told_by_what_differs() -> None:
-    shapes = Doubling().benchmark_shapes
-    assert find_common(shapes) == {"width": 4}
-    assert label(shapes[1], find_common(shapes)) == "size=9"
-    assert [format_digits(number) for number in (0, 0.0005, 0.001234, 1.234, 123.4, 12345.6)] == [
-        "0",
-        "< 0.001",
-        "0.00123",
-        "1.23",
-        "123",
-        "12,300",
-    ]
 
 
 def test_shapes_are_chosen_by_some_of_their_sizes_or_made_of_all() -> None:
@@ -252,4 +237,56 @@ def test_what_is_counted_is_printed_and_written_on_any_machine(
     first = op.cost(op.benchmark_shapes[0], DTYPE)
     assert written["rows"][0]["bytes"] == first.num_bytes
     assert written["rows"][0]["floor_s"] == first.floor_s(1e12, STATED.flops_s)
-    assert len(re.findall(r"^\| .* \|  \|  \|  \|$", capsys.readouterr().out, re.MULTILINE)) == len(op.benchmark_shapes)
+    lines = re.findall(r"^\| num_tokens=.*(?:\| +- ){3}\|$", capsys.readouterr().out, re.MULTILINE)
+    assert len(lines) == len(op.benchmark_shapes)
+
+
+def each_shape(*names: str) -> list[Any]:
+    return [
+        pytest.param(op, shape, id=f"{op.name}-{number}")
+        for op in map(load_op, names)
+        for number, shape in enumerate(op.parity_shapes)
+    ]
+
+
+def drawn(op: Op, shape: Shape) -> Inputs:
+    return op.inputs(shape, DTYPE, torch.device("cpu"), torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(("op", "shape"), each_shape("rms_norm", "swiglu"))
+def test_rows_are_read_and_written_once(op: Op, shape: Shape) -> None:
+    inputs = drawn(op, shape)
+    read = sum(value.numel() for value in inputs.values() if isinstance(value, Tensor))
+    written = sum(output.numel() for output in op.reference(inputs))
+    assert op.cost(shape, DTYPE).num_bytes == 2 * (read + written)
+
+
+@pytest.mark.parametrize(("op", "shape"), each_shape("accept"))
+def test_logits_are_read_once_and_few_words_written(op: Op, shape: Shape) -> None:
+    inputs = drawn(op, shape)
+    logits, draft, starts, draws = (inputs[name] for name in ("logits", "draft", "row_starts", "draws"))
+    read = 2 * logits.numel() + 8 * len(draft) + 4 * len(starts)
+    if draws is not None:
+        read += draws.temperatures.nbytes + draws.numbers.nbytes
+    outputs = op.reference(inputs)
+    assert [len(output) for output in outputs] == [len(draft)] * 4 + [len(starts) - 1]
+    assert op.cost(shape, DTYPE).num_bytes == read + 4 * sum(map(len, outputs))
+
+
+@pytest.mark.parametrize(("op", "shape"), each_shape("paged_attention"))
+def test_a_product_is_counted_for_each_row_and_what_it_sees(op: Op, shape: Shape) -> None:
+    """Row by row, what the reference lets it see; the keys that anyone sees are read once for their KV head."""
+    inputs = drawn(op, shape)
+    batch, query, keys = inputs["batch"], inputs["query"], inputs["pool_keys"]
+    starts, pairs, places = batch.query_starts.tolist(), 0, 0
+    for index, seq_len in enumerate(batch.seq_lens.tolist()):
+        seen = make_mask(batch, index, slice(starts[index], starts[index + 1]), seq_len, inputs["window"])
+        pairs += int(seen.sum())
+        places += int(seen.any(0).sum())
+    _, num_heads, head_dim = query.shape
+    counted = op.cost(shape, DTYPE)
+    assert counted.num_flops == 2 * 2 * pairs * num_heads * head_dim
+    data = 2 * (2 * places * keys.shape[1] * head_dim + 2 * query.numel())
+    pages = sum(-(-seq_len // batch.page_size) for seq_len in batch.seq_lens.tolist())
+    told = 4 * (len(query) + 2 * batch.num_seqs + 1 + pages)
+    assert data <= counted.num_bytes <= data + told

@@ -203,9 +203,9 @@ def test_everything_is_measured_that_is_counted(monkeypatch: pytest.MonkeyPatch)
         <= compute_total_tok_s(found.copied)
         <= max(each.tok_s for each in found.copied)[0]
     )
-    lines = list(render_bounds(decoder.config, CEILINGS, found))
-    assert not any(line.endswith("|  |") for line in lines)
-    assert "All together" in list(render_copied(found.copied))[-1]
+    lines = render_bounds(decoder.config, CEILINGS, found).split("\n")
+    assert not any(line.rstrip(" |").endswith(" -") for line in lines)
+    assert "All together" in render_copied(found.copied)
     assert {row.get("figure") for row in make_engine_rows("tiny", decoder.config, CEILINGS, found)} >= set(
         found.figures
     )
@@ -261,4 +261,4 @@ def test_what_is_counted_is_printed_on_any_machine(
 
 
 def test_what_has_no_rounds_says_nothing() -> None:
-    assert render_copied([]) == []
+    assert render_copied([]) == ""
