@@ -1,4 +1,4 @@
-"""A change of a file as a snippet can show it: lines, definitions, indentation, markers and instructions."""
+"""A change of a file, and what a snippet shows of it: lines, definitions, markers and instructions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def dedent(lines: Sequence[str]) -> list[str]:
 
 
 def find_indent_unit(lines: Sequence[str]) -> str | None:
-    """Return what one level is indented by, None where lines mix tabs and spaces or none is indented."""
+    """Return the indentation of one level; None if lines mix tabs and spaces or none is indented."""
     indents = [indent for line in lines if line.strip() and (indent := get_indent(line))]
     if not indents or len({char for indent in indents for char in indent}) != 1:
         return None
@@ -42,13 +42,13 @@ def find_indent_unit(lines: Sequence[str]) -> str | None:
 
 
 def convert_indent(line: str, unit: str, other: str) -> str:
-    """Write a line's whole levels with another unit; what is left of its indentation stays."""
+    """Return the line with its whole levels in another unit; the rest of its indentation stays."""
     levels, rest = divmod(len(get_indent(line)), len(unit))
     return other * levels + unit[:1] * rest + line.lstrip() if line.strip() else line
 
 
 def is_whole_levels(line: str, unit: str) -> bool:
-    """Return whether a line's indentation is made of whole levels, so that nobody can mistake its depth."""
+    """Return whether a line's indentation consists of whole levels."""
     return not line.strip() or len(get_indent(line)) % len(unit) == 0
 
 
@@ -66,7 +66,7 @@ WORDINGS = (
     "rest of the code unchanged",
     "...",
 )
-"""What a marker says; the wording that services ask for is the most frequent one."""
+"""Wordings of markers; the one that services ask for is the most frequent."""
 ODD_WORDINGS = (
     "...",
     "... (same as before)",
@@ -85,7 +85,7 @@ ODD_WORDINGS = (
     "(same as before)",
     "rest unchanged",
 )
-"""What markers say in the words of models that were not asked for any."""
+"""Wordings of markers by models that were not asked for markers."""
 WORD = re.compile(r"[A-Za-z_]\w{2,}")
 PLAIN = "..."
 """A marker without a comment."""
@@ -112,7 +112,7 @@ _SHARE_VARIED = 0.25
 
 
 class Marker:
-    """The markers of one snippet: mostly one wording throughout, as a model writes; `rng` decides."""
+    """The markers of one snippet: mostly with one wording, as a model writes; `rng` decides."""
 
     def __init__(self, path: str, rng: Random, wordings: Sequence[str] = WORDINGS) -> None:
         self._language = find_language(path) or ""
@@ -123,10 +123,7 @@ class Marker:
         self._wording = rng.choice(wordings)
 
     def line(self, indent: str) -> str:
-        """Return the next marker, indented.
-
-        Plain dots stand at column 0 where indentation is syntax: deeper they would be a statement.
-        """
+        """Return the next marker, indented; plain dots stand at column 0 in languages where indentation is syntax."""
         if self._plain:
             return PLAIN if self._language in _INDENTED or not self._language else indent + PLAIN
         wording = self._rng.choice(self._wordings) if self._varied else self._wording
@@ -183,23 +180,22 @@ class Change:
 
     @property
     def changes_only_indentation(self) -> bool:
-        """Whether lines somewhere are moved to another depth, and that is all."""
+        """Whether some span changes nothing but the indentation of its lines."""
         return any(
             self._bare_a[span.a_start : span.a_end] == [line.strip() for line in self.b[span.b_start : span.b_end]]
             for span in self.spans
         )
 
     def is_deletion(self, span: Span) -> bool:
-        """Return whether the span takes away much more than it writes: such a hole is easily taken for an omission."""
+        """Return whether the span deletes much more than it writes; a snippet's gap there looks like an omission."""
         num_old, num_new = span.a_end - span.a_start, span.b_end - span.b_start
         return num_old > 2 * num_new + 2 or not any(line.strip() for line in self.b[span.b_start : span.b_end])
 
     def context(self, span: Span, num_lines: int) -> range | None:
         """Return the new lines to show for a span: it, and `num_lines` or more of those above and below.
 
-        There are as many as it takes until there are words above and below, and one of the two stands once in the old
-        text, or each of them where the span takes lines away: at an end of the file that would look like an omission.
-        None where a dozen are not enough.
+        The context grows until it has words above and below, and one of the two is unique in the old text, or both if
+        the span deletes lines. None if a dozen lines are not enough.
         """
         enough = all if self.is_deletion(span) else any
         for size in range(num_lines, _MAX_CONTEXT + 1):
@@ -213,6 +209,16 @@ class Change:
                 return range(max(0, span.b_start - size), min(len(self.b), span.b_end + size))
         return None
 
+    def add_context(self, num_lines: int) -> set[int] | None:
+        """Return the new lines to show: each span with `num_lines` or more around it; None if a span has no context."""
+        shown: set[int] = set()
+        for span in self.spans:
+            context = self.context(span, num_lines)
+            if context is None:
+                return None
+            shown |= set(context)
+        return fill_gaps(shown, self.b)
+
     def around(self, span: Span) -> list[Symbol]:
         """Return the definitions of the new text that hold the whole span, outermost first."""
         found = self.new_survey
@@ -225,9 +231,10 @@ class Change:
 
 
 def find_change(before: str, after: str, path: str) -> Change | None:
-    r"""Return the change with "\n" line endings, None where no snippet can say it.
+    r"""Return the change with "\n" line endings; None if no snippet can express it.
 
-    That is one of the final newline, of blank lines at an end, or of spaces at line ends; or one of mixed line endings.
+    No snippet can express changes of the final newline, of blank lines at an end of the file or of spaces at line ends,
+    nor texts with mixed line endings.
     """
     if _mixes_endings(before) or _mixes_endings(after) or not has_same_ends(before, after):
         return None
@@ -241,7 +248,7 @@ def list_header_lines(symbol: Symbol) -> range:
 
 
 def fill_gaps(shown: set[int], b: Sequence[str]) -> set[int]:
-    """Return the lines shown and those between that nobody would write a marker for: a few, or blank ones."""
+    """Return the lines shown, with the gaps between them that are short or blank."""
     more = set(shown)
     for gap in find_gaps(shown, len(b)):
         if len(gap) < _SMALL_GAP or not any(b[at].strip() for at in gap):
@@ -286,7 +293,7 @@ def _mixes_endings(text: str) -> bool:
 
 
 def _can_be_seen(change: Change) -> bool:
-    """Return whether every change shows: more than spaces at line ends, and no blank line at an end of the file."""
+    """Return whether every change is visible: not only spaces at line ends, no blank lines at an end of the file."""
     if not change.spans or not any(line.strip() for line in change.b):
         return False
     for span in change.spans:
@@ -300,7 +307,7 @@ def _can_be_seen(change: Change) -> bool:
 
 
 def instruct(change: Change, rng: Random) -> str:
-    """Say in one line what the change does, by the names that it adds and takes away."""
+    """Return an instruction of one line, with names that the change adds and removes."""
     old, new = (_list_words(lines) for lines in _list_changed(change))
     gone = [word for word in old if word not in set(_list_words(change.b))]
     come = [word for word in new if word not in set(_list_words(change.a))]
@@ -318,7 +325,7 @@ def instruct(change: Change, rng: Random) -> str:
 
 
 def instruct_removal(change: Change, rng: Random) -> str:
-    """Say in one line which lines go, by a name in each run of them, the rarest in the file."""
+    """Return an instruction of one line that names the deleted lines, by the rarest name in each run of them."""
     counts = Counter(word for line in change.a for word in WORD.findall(line))
     named = []
     for span in find_holes(change):
@@ -329,7 +336,7 @@ def instruct_removal(change: Change, rng: Random) -> str:
 
 
 def _list_changed(change: Change) -> tuple[list[str], list[str]]:
-    """Return the lines that go and those that come."""
+    """Return the deleted lines and the inserted ones."""
     old = [line for span in change.spans for line in change.a[span.a_start : span.a_end]]
     return old, [line for span in change.spans for line in change.b[span.b_start : span.b_end]]
 
@@ -341,7 +348,7 @@ def _list_words(lines: Sequence[str]) -> list[str]:
 
 
 def find_holes(change: Change) -> list[Span]:
-    """Return the changes that only take lines away."""
+    """Return the changes that only delete lines."""
     return [
         span
         for span in change.spans

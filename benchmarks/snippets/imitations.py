@@ -14,9 +14,9 @@ deletion_omitted   lines that are to go are left out between their neighbours
 deletion_comment   a comment stands where lines are to go
 deletion_told      lines that are to go are left out, and the instruction names them
 
-`benchmarks.snippets.styles` makes snippets that have one reading; these are as careless as a model's: a snippet
-may be read in several ways, one of which is right. A style is a pure function of a change and a source of random
-numbers. Everything is seeded with text, so a snippet is the same in every process.
+`benchmarks.snippets.styles` makes snippets with one reading; these are as careless as a model's: a snippet may have
+several readings, one of which is right. A style is a pure function of a change and a random generator. Generators are
+seeded with text, so a snippet is the same in every process.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from editor.placeholders import holds_placeholder
 
 SHAPE = "made"
 LAYOUTS = ("plain", "path", "heading")
-"""How the prose of a chat answer names the file; the test part has one more (`parts.TEST_LAYOUT`)."""
+"""How the prose of a chat answer names the file; the test part has one more (`TEST_LAYOUT`)."""
 
 _MAX_DEFINITION = 120
 _LONG_RUN = 6
@@ -74,7 +74,7 @@ _CLOSINGS = ("", "", "Nothing else needs to change.", "The rest stays as it is."
 
 @dataclass(frozen=True, slots=True)
 class Imitation:
-    """A made snippet, and the instruction that comes with it ("" for none)."""
+    """A made snippet with its instruction ("" for none)."""
 
     text: str
     instruction: str
@@ -82,7 +82,7 @@ class Imitation:
 
 @dataclass(frozen=True, slots=True)
 class _Hand:
-    """How one snippet is written: the marker, and what the part allows."""
+    """The marker of one snippet, and the layouts that its part allows."""
 
     marker: Marker
     layouts: tuple[str, ...]
@@ -92,9 +92,9 @@ _Style = Callable[[Change, _Hand, Random], list[str] | None]
 
 
 def imitate(before: str, after: str, path: str, style: str, seed: int, part: Part = "train") -> Imitation | None:
-    """Write the change in this style; None where the style does not suit it. Raises KeyError for an unknown style.
+    """Write the change in this style; None if the style does not suit it. Raises KeyError for an unknown style.
 
-    Only the test part has its own wording of markers and its own layout, each in half of the snippets that could.
+    The test part has a marker wording and a layout of its own, each in half of the snippets where it can occur.
     """
     write = _STYLES[style]
     change = find_change(before, after, path)
@@ -113,9 +113,9 @@ def imitate(before: str, after: str, path: str, style: str, seed: int, part: Par
 
 
 def make_imitations(folder: Path, num_cases: int, seed: int, part: Part) -> list[Case]:
-    """Return so many made cases of a part over the commits in `folder`: the styles and the languages in turn.
+    """Make `num_cases` cases of a part from the commits in `folder`; styles and languages take turns.
 
-    Fewer come back where the commits run out. Each commit's file is used once.
+    Each commit's file is used once; there are fewer cases if the commits run out.
     """
     rng = Random(f"imitations\0{seed}\0{part}")
     by_language: dict[str, deque[Record]] = defaultdict(deque)
@@ -141,12 +141,12 @@ def make_imitations(folder: Path, num_cases: int, seed: int, part: Part) -> list
 
 
 def _write_minimal(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
-    shown = _add_context(change, rng.choice((1, 1, 2, 3)))
+    shown = change.add_context(rng.choice((1, 1, 2, 3)))
     return None if shown is None else _lay_out(change, shown, hand, rng)
 
 
 def _write_context(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
-    shown = _add_context(change, rng.choice((2, 3, 5)))
+    shown = change.add_context(rng.choice((2, 3, 5)))
     if shown is None:
         return None
     for span in change.spans:
@@ -190,12 +190,12 @@ def _write_only_changed(change: Change, hand: _Hand, rng: Random) -> list[str] |
 
 
 def _write_no_markers(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
-    shown = _add_context(change, rng.choice((1, 2, 3, 4)))
+    shown = change.add_context(rng.choice((1, 2, 3, 4)))
     return None if shown is None else _join_runs(change, shown)
 
 
 def _write_chat(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
-    shown = _add_context(change, rng.choice((0, 1, 2, 3)))
+    shown = change.add_context(rng.choice((0, 1, 2, 3)))
     if shown is None:
         return None
     if rng.random() < 0.4:
@@ -212,7 +212,7 @@ def _write_chat(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
 
 
 def _fence(change: Change, whole: set[int], kept: set[int], hand: _Hand, rng: Random) -> list[list[str]]:
-    """Return the lines of each fence: a run of the whole lines, or some, as far as they are kept, markers for the rest.
+    """Return the lines of each fence: one or more runs of `whole`, with markers for the lines that are not `kept`.
 
     Some fences have a marker at an end.
     """
@@ -235,7 +235,7 @@ def _write_dedented(change: Change, hand: _Hand, rng: Random) -> list[str] | Non
     if change.changes_only_indentation:
         return None
     own = [_find_definition(change, span) for span in change.spans]
-    shown = {at for found in own if found for at in found} if all(own) else _add_context(change, rng.choice((2, 3, 4)))
+    shown = {at for found in own if found for at in found} if all(own) else change.add_context(rng.choice((2, 3, 4)))
     if shown is None:
         return None
     blocks = [[change.b[at] for at in run] for run in find_runs(shown)]
@@ -255,7 +255,7 @@ def _write_deletion_omitted(change: Change, hand: _Hand, rng: Random) -> list[st
 
 def _write_deletion_comment(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
     holes = find_holes(change)
-    shown = _add_context(change, rng.choice((1, 2)))
+    shown = change.add_context(rng.choice((1, 2)))
     if not holes or shown is None:
         return None
     notes: dict[int, str] = {}
@@ -271,17 +271,6 @@ def _write_deletion_comment(change: Change, hand: _Hand, rng: Random) -> list[st
     return _lay_out(change, shown, hand, rng, notes)
 
 
-def _add_context(change: Change, num_lines: int) -> set[int] | None:
-    """Return the lines of all changes with so many about each or more, until it is clear where they belong."""
-    shown: set[int] = set()
-    for span in change.spans:
-        context = change.context(span, num_lines)
-        if context is None:
-            return None
-        shown |= set(context)
-    return fill_gaps(shown, change.b)
-
-
 def _find_definition(change: Change, span: Span) -> set[int] | None:
     around = change.around(span)
     if not around or around[-1].end_line - around[-1].first_line > _MAX_DEFINITION:
@@ -290,7 +279,7 @@ def _find_definition(change: Change, span: Span) -> set[int] | None:
 
 
 def _drop_long_runs(change: Change, shown: set[int]) -> set[int]:
-    """Leave out what stays inside a definition where it is long: all but two lines at each end of the run."""
+    """Leave out long runs of unchanged lines, all but two lines at each end of a run."""
     changed = {at for span in change.spans for at in range(span.b_start - 1, span.b_end + 1)}
     kept = set(shown)
     for run in find_runs(shown - changed):
@@ -300,7 +289,7 @@ def _drop_long_runs(change: Change, shown: set[int]) -> set[int]:
 
 
 def _is_plain_substitution(change: Change, span: Span) -> bool:
-    """Return whether lines replace as many that are like them, and like no others of the file as much."""
+    """Return whether each new line replaces an old one that is similar, and more similar than any other line."""
     old, new = change.a[span.a_start : span.a_end], change.b[span.b_start : span.b_end]
     if len(old) != len(new) or not new:
         return False
@@ -317,8 +306,8 @@ def _lay_out(
 ) -> list[str] | None:
     """Put the shown lines in order with a marker for each gap, and each of the `notes` above its line.
 
-    The marker above the first and below the last line is there or not, each by itself. None where a shown line looks
-    like a marker.
+    The outer markers, above the first line and below the last, are written at random. None if a shown line looks like a
+    marker.
     """
     if any(holds_placeholder(change.b[at]) or change.b[at].strip() == "..." for at in shown):
         return None
@@ -388,9 +377,9 @@ def _draw_hand(change: Change, style: str, part: Part, rng: Random) -> _Hand:
 def _draw_case(
     by_language: Mapping[str, deque[Record]], languages: deque[str], style: str, seed: int, part: Part
 ) -> Case | None:
-    """Take the next record that suits the style off its language's, and return its case; None where none suits.
+    """Make a case of the next record that suits the style, and remove that record; None if none suits.
 
-    The language that gave it is the last in turn then; records that do not suit go to the end of their language's.
+    Its language becomes the last in turn; records that do not suit go to the end of their language.
     """
     for language in list(languages):
         waiting = by_language[language]

@@ -30,9 +30,9 @@ class Pair:
 def read_pairs(path: Path, min_lines: int = 0) -> list[Pair]:
     """Return the pairs of all cases at or below `path`, in their order, each once.
 
-    `min_lines` is how many lines the text before must have. Cases that must be refused, that change nothing, or whose
-    expected text is another program's policy or inexact in its blanks (`Case.inexact`, save EditEval, where it is only
-    the final newline) hold no real pair and are left out, as are files that a patch creates, deletes or moves.
+    `min_lines` is the least length of the text before. Left out are cases that must be refused or change nothing, those
+    whose expected text follows another program's policy or is inexact in its blanks (`Case.inexact`, except EditEval,
+    where only the final newline is), and files that a patch creates, deletes or moves.
     """
     found: dict[tuple[str, str], Pair] = {}
     for case in load_cases_at(path).cases:
@@ -61,7 +61,7 @@ _KINDS = frozenset({"function", "class", "interface", "type", "enum", "struct"})
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A definition at top level before and after; equal where it is only there to make the file long."""
+    """A top-level definition before and after; both are equal if it only makes the file long."""
 
     name: str
     before: str
@@ -76,8 +76,8 @@ class _Part:
 def make_merge(cases: Sequence[Pair], num_lines: int, num_hunks: int, seed: int) -> Pair:
     """Make one merge of about `num_lines` lines with `num_hunks` hunks from the definitions of real pairs.
 
-    Hunks are counted definition by definition: in the whole file, lines may be aligned otherwise, and one be told as
-    two. The language (Python or TypeScript) is drawn among those with enough edits; raises ValueError where none has.
+    Hunks are counted in each definition; a diff of the whole file may split one. The language (Python or TypeScript) is
+    drawn among those with enough edits; raises ValueError if none has.
     """
     rng = Random(f"merge\0{num_hunks}\0{seed}")
     suffixes = [".py", ".ts"]

@@ -71,19 +71,19 @@ def make_snippet(before: str, after: str, path: str, style: str, seed: int) -> s
 
 
 def _plan_bare_hunks(change: Change, rng: Random) -> list[str] | None:
-    shown = _add_context(change, rng.choice((1, 2, 3)))
+    shown = change.add_context(rng.choice((1, 2, 3)))
     if shown is None or _deletes(change):
         return None
     return _write(change, _Plan(shown, _find_all_gaps(shown, change.b)), rng, whole=False)
 
 
 def _plan_markers(change: Change, rng: Random) -> list[str] | None:
-    shown = _add_context(change, rng.choice((1, 2, 3)))
+    shown = change.add_context(rng.choice((1, 2, 3)))
     return None if shown is None else _write(change, _Plan(shown), rng, whole=False)
 
 
 def _plan_signatures(change: Change, rng: Random) -> list[str] | None:
-    shown = _add_context(change, 1)
+    shown = change.add_context(1)
     around = [symbol for span in change.spans for symbol in change.around(span) if symbol.body_line is not None]
     if shown is None or not around:
         return None
@@ -93,7 +93,7 @@ def _plan_signatures(change: Change, rng: Random) -> list[str] | None:
 
 
 def _plan_wrong_indentation(change: Change, rng: Random) -> list[str] | None:
-    shown = _add_context(change, rng.choice((1, 2, 3)))
+    shown = change.add_context(rng.choice((1, 2, 3)))
     if shown is None or change.changes_only_indentation:
         return None
     marker = Marker(change.path, rng)
@@ -108,7 +108,7 @@ def _plan_wrong_indentation(change: Change, rng: Random) -> list[str] | None:
 
 
 def _plan_missing_markers(change: Change, rng: Random) -> list[str] | None:
-    shown = _add_context(change, rng.choice((1, 2, 3)))
+    shown = change.add_context(rng.choice((1, 2, 3)))
     if shown is None:
         return None
     found = [gap.start for gap in find_gaps(shown, len(change.b))]
@@ -139,16 +139,6 @@ def _plan_whole_definition(change: Change, rng: Random) -> list[str] | None:
     shown = fill_gaps(shown, change.b)
     bare = not any(map(change.is_deletion, outside)) and rng.random() < 0.5
     return _write(change, _Plan(shown, _find_all_gaps(shown, change.b) if bare else frozenset()), rng, whole=True)
-
-
-def _add_context(change: Change, num_lines: int) -> set[int] | None:
-    shown: set[int] = set()
-    for span in change.spans:
-        context = change.context(span, num_lines)
-        if context is None:
-            return None
-        shown |= set(context)
-    return fill_gaps(shown, change.b)
 
 
 def _find_definition(change: Change, span: Span) -> set[int] | None:
