@@ -254,7 +254,7 @@ def test_what_is_counted_is_printed_on_any_machine(
     out = tmp_path / "gpu.json"
     main(["--count-only", "--cases", str(OWN_EDITS), "--limit", "2", "--model", "7b", "--json", str(out)])
     printed = capsys.readouterr().out
-    assert "| prefill of 2,048 tokens, tok/s |" in printed
+    assert "| prefill of 2,048 tokens, tok/s " in printed
     assert {row["figure"]: row["bound"] for row in json.loads(out.read_text())["rows"]} == compute_bounds(
         SHAPES["7b"], STATED
     )
