@@ -172,6 +172,11 @@ class PoolStats:
         """Pages of the pool."""
         return self.num_in_use + self.num_cached + self.num_free
 
+    @property
+    def hit_rate(self) -> float:
+        """The share of all tokens looked up that was cached."""
+        return self.num_hits / self.num_queries if self.num_queries else 0.0
+
 
 class HitCounter:
     """Tokens looked up and found, in total and over the last `ROLLING_REQUESTS` requests."""

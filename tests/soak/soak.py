@@ -135,7 +135,7 @@ def soak(
         tok_s=round(ledger.num_tokens / elapsed, 1),
         preempted=stats.scheduler.num_preempted,
         evicted_pages=stats.kv.num_evicted,
-        hit_rate=round(stats.kv.num_hits / max(1, stats.kv.num_queries), 3),
+        hit_rate=round(stats.kv.hit_rate, 3),
         longest_s=round(ledger.longest_s, 2),
         rss_before_mb=round(before_after[0] / 1e6, 1) if before_after else None,
         rss_after_mb=round(before_after[1] / 1e6, 1) if before_after else None,

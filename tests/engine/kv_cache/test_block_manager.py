@@ -189,7 +189,7 @@ def test_hits_count_once_with_the_first_pass() -> None:
     pool.run(2, [7])
     stats = pool.pages.stats()
     assert (stats.num_queries, stats.num_hits) == (21, 9)
-    assert stats.num_hits / stats.num_queries == stats.rolling_hit_rate == 9 / 21
+    assert stats.hit_rate == stats.rolling_hit_rate == 9 / 21
     assert (stats.num_in_use, stats.num_cached, stats.num_free) == (3, 1, 12)
     assert stats.num_pages == 16
 
