@@ -242,7 +242,7 @@ def _make_card(
         "l2": options.l2,
         "cases": {"snippets": len(real), "made": len(train) - len(real), "made_weight": options.made_weight},
         "sources": {file.name: sha256(file.read_bytes()).hexdigest()[:16] for file in files if file.exists()},
-        "left_out": "the test part (benchmarks/snippets/test_part.txt)",
+        "left_out": "the test part (benchmarks/test_part.txt)",
         "held_out": figures,
     }
 

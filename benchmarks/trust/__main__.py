@@ -12,7 +12,8 @@ Parts, named with `--only`:
 
 `summary` of the JSON: planted, detected, legal_other (planted texts that are another legal reading of the edit; they do
 not count as planted), correct, correct_refused, repaired_exact; ambiguous (edits times doors), guessed, model_calls;
-stale, stale_wrong (merges), stale_noop_wrong; resent, resent_changed, resent_refused; adversary_right, adversary_wrong;
+stale, stale_wrong (certain merges), stale_noop_wrong, stale_likely, stale_likely_wrong; resent, resent_changed,
+resent_refused; adversary_right, adversary_wrong, and both as adversary_certain_* with `min_certainty: certain`;
 slowest_s. `rows` have a `kind`: counts by place, class, format, source and style, then each case that went wrong.
 """
 
@@ -30,6 +31,7 @@ from random import Random
 from typing import Any
 
 from agent_runtime.process import set_environment
+from agent_runtime.types import Certainty
 from benchmarks.cases import DEFAULT_CASES, Case
 from benchmarks.harness import One, describe_machine, group_by, make_parser, map_in_processes, say, write_json
 from benchmarks.slow_inputs import make_slow_inputs
@@ -125,6 +127,8 @@ def _run_stale(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict
         "stale": outcomes.total(),
         "stale_wrong": outcomes["wrong"] + outcomes["crashed"],
         "stale_noop_wrong": outcomes["noop_wrong"],
+        "stale_likely": outcomes["likely"] + outcomes["likely_wrong"],
+        "stale_likely_wrong": outcomes["likely_wrong"],
     }, rows
 
 
@@ -151,7 +155,7 @@ def _count_states(kind: str, sent: Sequence[other_states.Sent]) -> tuple[Counter
         for name, some in group_by(sent, key).items():
             rows.append({"kind": kind, "name": name, "cases": len(some), **Counter(one.outcome for one in some)})
     print(render_counted(kind, [row for row in rows if not row["name"].startswith("style ")]))
-    wrong = [one for one in sent if one.outcome in ("wrong", "noop_wrong", "crashed")]
+    wrong = [one for one in sent if one.outcome in ("wrong", "likely_wrong", "noop_wrong", "crashed")]
     for one in wrong:
         print(f"  {one.outcome.upper()} {one.kind} {one.format} {one.source}/{one.style} {one.id}")
     rows += [{**asdict(one), "kind": f"{kind} case", "state": one.kind} for one in wrong]
@@ -164,10 +168,18 @@ def _run_adversary(cases: Sequence[Case], options: argparse.Namespace) -> tuple[
     print(render_counted("adversary", rows))
     wrong = [one for one in found if one.verdict in adversary.WRONG]
     for one in wrong[:_NUM_SHOWN]:
-        print(f"  {one.verdict} {one.file}: {one.name}")
-    right = sum(one.verdict in adversary.RIGHT for one in found)
+        print(f"  {one.verdict} {one.file}: {one.name} ({one.least})")
     rows += [{"kind": "adversary case", **asdict(one)} for one in found if one.verdict not in adversary.RIGHT]
-    return {"adversary_right": right, "adversary_wrong": len(wrong)}, rows
+    return _count_adversary(found, "model", "adversary") | _count_adversary(found, "certain", "adversary_certain"), rows
+
+
+def _count_adversary(found: Sequence[adversary.Verdict], least: Certainty, name: str) -> dict[str, int]:
+    """Count the verdicts with one `min_certainty`."""
+    verdicts = [one.verdict for one in found if one.least == least]
+    return {
+        f"{name}_right": sum(one in adversary.RIGHT for one in verdicts),
+        f"{name}_wrong": sum(one in adversary.WRONG for one in verdicts),
+    }
 
 
 def _run_slowest(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:

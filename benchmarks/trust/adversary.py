@@ -17,12 +17,13 @@ from typing import Any
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import HunkError
-from agent_runtime.types import ApplyRequest
+from agent_runtime.types import ApplyRequest, Certainty
 from benchmarks.harness import refuse_model
 from benchmarks.slow_inputs import SlowInput
 
 GENERATED = "generated.jsonl"
 FILES = ("cases.jsonl", GENERATED)
+CERTAINTIES: tuple[Certainty, ...] = ("certain", "model")
 MAX_SECONDS = 20.0
 """Of the processor, for one input: the bounds are far below."""
 
@@ -32,9 +33,10 @@ WRONG = ("WRONG", "NOOP-WRONG", "CRASH")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on one case of a file; `expects` is "text", "refuse" or "noop"."""
+    """The verdict on one case of a file; `expects` is "text", "refuse" or "noop", `least` the `min_certainty`."""
 
     file: str
+    least: Certainty
     name: str
     expects: str
     verdict: str
@@ -52,24 +54,24 @@ class Slow:
 
 
 def judge_cases(folder: Path, limit: int | None, seed: int) -> Iterator[Verdict]:
-    """Send every case of the folder's files; of the generated ones at most `limit`, drawn by the seed."""
+    """Send every case of the folder's files, once as certain and once as less sure answers are taken, too.
+
+    Of the generated ones at most `limit`, drawn by the seed.
+    """
     for file in FILES:
         path = folder / file
         lines = [line for line in path.read_text("utf-8").split("\n") if line] if path.is_file() else []
         if limit is not None and file == GENERATED:
             lines = Random(seed).sample(lines, min(limit, len(lines)))
-        yield from (_judge_case(file, json.loads(line)) for line in lines)
+        yield from (_judge_case(file, json.loads(line), least) for least in CERTAINTIES for line in lines)
 
 
 def count_verdicts(found: Iterable[Verdict]) -> list[dict[str, Any]]:
-    """Return how often each verdict was given, a row for each file and all that is expected in it."""
-    groups: dict[tuple[str, str], Counter[str]] = {}
+    """Return how often each verdict was given, a row for each file, certainty, and all that is expected in it."""
+    groups: dict[str, Counter[str]] = {}
     for one in found:
-        groups.setdefault((one.file, one.expects), Counter())[one.verdict] += 1
-    return [
-        {"kind": "adversary", "name": f"{file} {expects}", "cases": some.total(), **some}
-        for (file, expects), some in groups.items()
-    ]
+        groups.setdefault(f"{one.file} {one.expects}, {one.least}", Counter())[one.verdict] += 1
+    return [{"kind": "adversary", "name": name, "cases": some.total(), **some} for name, some in groups.items()]
 
 
 class _TooSlow(BaseException):
@@ -100,14 +102,16 @@ def time_inputs(inputs: Iterable[SlowInput]) -> Iterator[Slow]:
         signal.signal(signal.SIGPROF, before)
 
 
-def _judge_case(file: str, case: Mapping[str, Any]) -> Verdict:
+def _judge_case(file: str, case: Mapping[str, Any], least: Certainty) -> Verdict:
     original = bytes.fromhex(case["original_hex"]) if "original_hex" in case else case["original"].encode()
     wanted = bytes.fromhex(case["expected_hex"]) if "expected_hex" in case else case["expected"]
     expects = wanted if wanted in ("refuse", "noop") else "text"
-    request = ApplyRequest(original, case["edit"], case["path"], format=case["format"], mode="deterministic")
+    request = ApplyRequest(
+        original, case["edit"], case["path"], format=case["format"], mode="deterministic", min_certainty=least
+    )
     outcome, data, detail = _answer(request)
     right = wanted.encode() if isinstance(wanted, str) else wanted
-    return Verdict(file, case["name"], expects, _judge(outcome, data, expects, right), detail)
+    return Verdict(file, least, case["name"], expects, _judge(outcome, data, expects, right), detail)
 
 
 def _answer(request: ApplyRequest) -> tuple[str, bytes, str]:

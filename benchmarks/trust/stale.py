@@ -14,7 +14,8 @@ stale, by how the file differs from the one that the edit was written for:
 
 The right text is the changed file with the edit's own change made to it: known where the two changes do not overlap. A
 snippet may also set the lines that it shows back to what it shows. Blank lines do not count for snippets. A refusal is
-never wrong, nor is a merge that is not certain; `noop_wrong` counts claims that an edit is made which is not.
+never wrong. `right` and `wrong` count certain merges, `likely` and `likely_wrong` those that are likely; `noop_wrong`
+counts claims that an edit is made which is not.
 
 resent: the edit is applied to the result of its own right merge. Nothing may change.
 """
@@ -49,7 +50,7 @@ NUM_CHAINED = 400
 _NEAR = 6
 _MAX_DOUBLED = 80
 
-Judged = Literal["right", "refused", "unchanged", "uncertain", "wrong", "noop_wrong", "crashed"]
+Judged = Literal["right", "refused", "unchanged", "likely", "likely_wrong", "wrong", "noop_wrong", "crashed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ def merge_both(base: str, ours: str, theirs: str) -> str | None:
 
 
 def send_stale(stale: Stale) -> Sent:
-    """Send the edit to the changed file, and compare what is certain with what is right."""
+    """Send the edit to the changed file, and compare the merge with what is right."""
     case = stale.case
     try:
         result = apply_by_rule(case, case.original.encode())
@@ -162,12 +163,11 @@ def send_stale(stale: Stale) -> Sent:
     if result.status == "noop":
         is_done = stale.kind == "later" or case.original == case.expected
         return _make_sent(case, stale.kind, "unchanged" if is_done else "noop_wrong")
-    if result.file.certainty != "certain":
-        return _make_sent(case, stale.kind, "uncertain")
     merged = codec.decode(result.file.data).text
+    is_certain = result.file.certainty == "certain"
     if any(_is_same(merged, codec.decode(right.encode()).text, case) for right in stale.right):
-        return _make_sent(case, stale.kind, "right")
-    return _make_sent(case, stale.kind, "wrong", result.file.diff)
+        return _make_sent(case, stale.kind, "right" if is_certain else "likely")
+    return _make_sent(case, stale.kind, "wrong" if is_certain else "likely_wrong", result.file.diff)
 
 
 def send_again(case: Case) -> Sent | None:

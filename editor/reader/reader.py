@@ -73,26 +73,28 @@ _OPEN = frozenset({
     "added_free", "adopted", "brackets", "by_hunk", "comment_for_code", "deeper", "delete_at_top", "delete_then_gap",
     "delete_unit_then_gap", "double_keys", "double_names", "drop", "elide", "errors", "gap_then_delete", "gone",
     "head_swapped", "kept_quoted", "lost_names", "maybe_marker", "moved", "new_owner", "paired_edge_other", "place",
-    "pure_aside", "removed_aside", "removed_free", "removed_twin", "renamed", "rewrite_renamed", "rival_first",
-    "stands", "sub_known", "sub_other_key_at_gap", "unbound", "unheeded",
+    "pure_aside", "reindented", "removed_aside", "removed_free", "removed_twin", "renamed", "rewrite_renamed",
+    "rival_first", "stands", "sub_known", "sub_other_key_at_gap", "unbound", "unheeded",
 })  # fmt: skip
-"""Features of a reading that is never the answer without a model.
+"""Features of a reading that is never the answer without a model. It does one of these:
 
-It renames, moves, loses or doubles a definition, puts lines of the file into a new block, has new lines beside none
-that is shown or beside one like them that stays, takes a line beside a marker away or puts it in the place of one about
-another thing, swaps the condition above a block for another, leaves lines out without a marker between shown ones or
-for a comment that may be text, keeps what is said to go, indents a new line below one that opens no block, adds lines
-although all that are shown stand there already, or breaks the syntax.
+- renames, moves, loses or doubles a definition, or breaks the syntax;
+- puts lines of the file into a new block, or indents a new line below one that opens no block;
+- changes the spaces of a line that stays;
+- omits lines between two shown lines without a marker, or keeps a line that the text says is removed;
+- removes a line next to a marker or next to a line that occurs twice, or swaps the condition above a block;
+- adds lines next to no shown line, next to a similar line that stays, or although all shown lines are in the file;
+- replaces a line next to a marker with one about another subject, or takes a comment for a marker.
 """
 
 _DOUBTFUL = frozenset({
-    "added_aside", "insert_known", "kept_named", "leave_scope", "more_runs", "other_owner", "paired_edge",
-    "removed_between", "rewrite", "skip_closed", "sub_at_gap",
+    "added_aside", "insert_known", "kept_named", "leave_scope", "other_owner", "paired_edge", "removed_between",
+    "rewrite", "skip_closed", "sub_at_gap",
 })  # fmt: skip
 """Features of a reading that is likely at most.
 
-It changes lines in two places (one of them may be context that the file has not, or not any more), or beside a marker;
-a line goes, or a statement has another layout; or a line that is new stands elsewhere too.
+It removes a line, adds or replaces one beside a marker, lays out a statement in another way, keeps lines outside of a
+marker's block or in another definition than shown, or has a new line that stands elsewhere too.
 """
 
 
@@ -231,11 +233,13 @@ def limit_certainties(features: Sequence[float]) -> tuple[ReadingCertainty, ...]
     """Return what an answer with these features may be at most, however probable it is.
 
     Nothing where an excerpt without a marker leaves statements out for which it shows no new ones: they may stay.
+    Likely where it changes a line and something elsewhere: one of them may be context that has changed in the file
+    since.
     """
     found = {name for name, value in zip(FEATURES, features, strict=True) if value > 0}
     if found & _OPEN or ("unpaired" in found and "num_markers" not in found):
         return ()
-    return ("likely",) if found & _DOUBTFUL else ("certain", "likely")
+    return ("likely",) if found & _DOUBTFUL or found >= {"more_runs", "sub"} else ("certain", "likely")
 
 
 @dataclass(frozen=True)

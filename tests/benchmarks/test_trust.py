@@ -275,8 +275,9 @@ def test_verdicts_are_those_of_the_cases_own_program(tmp_path: Path) -> None:
     expected = ("a = 1\nb = 2\n", "a = 1\n\nb = 2\n", "a = 1\nb = 3\n", "refuse", "noop")
     cases = [{**case, "name": str(number), "expected": text} for number, text in enumerate(expected)]
     (tmp_path / "cases.jsonl").write_text("".join(json.dumps(one) + "\n" for one in cases), "utf-8")
-    found = [one.verdict for one in adversary.judge_cases(tmp_path, None, 0)]
-    assert found == ["right", "blanks-differ", "WRONG", "WRONG", "WRONG"]
+    found = [(one.least, one.verdict) for one in adversary.judge_cases(tmp_path, None, 0)]
+    verdicts = ["right", "blanks-differ", "WRONG", "WRONG", "WRONG"]
+    assert found == [(least, verdict) for least in ("certain", "model") for verdict in verdicts]
 
 
 @pytest.fixture(scope="module")
@@ -295,12 +296,12 @@ def test_a_sample_of_recorded_edits_meets_the_goals_that_are_zero(recorded: Path
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(out.read_text("utf-8"))
     summary = found["summary"]
-    goals = ("guessed", "model_calls", "stale_wrong", "resent_changed", "adversary_wrong")
+    goals = ("guessed", "model_calls", "stale_wrong", "resent_changed", "adversary_wrong", "adversary_certain_wrong")
     assert {key: summary[key] for key in goals} == dict.fromkeys(goals, 0), done.stdout
     assert summary["planted"] > 150
     assert summary["correct"] == len(load_right_results(recorded, SAMPLE, 0))
     assert summary["detected"] >= 0.9 * summary["planted"]
     assert not any(row.get("certain") for row in found["rows"] if row["kind"] == "case")
     keys = {"legal_other", "correct_refused", "repaired_exact", "ambiguous", "stale", "resent", "resent_refused"}
-    assert keys | {"adversary_right"} <= summary.keys()
+    assert keys | {"adversary_right", "adversary_certain_right"} <= summary.keys()
     assert {"place", "class", "format", "source", "style"} <= {row["kind"] for row in found["rows"]}
