@@ -36,7 +36,16 @@ from agent_runtime.process import set_environment
 from agent_runtime.types import Decide, Mode, Options, ScopeName
 from benchmarks.apply.growth import measure_growth, render_growth
 from benchmarks.apply.run import Row, measure
-from benchmarks.cases import AnyCase, Case, add_case_flags, load_cases, print_left_out, select_cases
+from benchmarks.cases import (
+    AnyCase,
+    Case,
+    add_case_flags,
+    add_part_flag,
+    load_cases,
+    print_left_out,
+    select_cases,
+    select_part,
+)
 from benchmarks.harness import describe_machine, make_parser, say, write_json
 from benchmarks.scoring import (
     COLUMNS,
@@ -86,7 +95,7 @@ def main() -> None:
 def _run(options: argparse.Namespace, applier: Applier, wanted: Options) -> tuple[list[Row], dict[str, Any]]:
     loaded = load_cases(options)
     cases: Sequence[AnyCase] = _make_snippets(options) if options.styles else loaded.cases
-    cases = select_cases(cases, options.format, options.limit, options.seed)
+    cases = select_cases(select_part(cases, options.part), options.format, options.limit, options.seed)
     rows: list[Row] = []
     with suppress(KeyboardInterrupt):  # what was measured until then gets its summary
         for case in cases:
@@ -153,6 +162,7 @@ def render_summary(summary: Counts) -> str:
 def _options() -> argparse.Namespace:
     parser = make_parser("apply", __doc__)
     add_case_flags(parser)
+    add_part_flag(parser)
     parser.add_argument("--model", default="qwen2.5-coder-1.5b", help="opened when an edit first needs it")
     parser.add_argument("--mode", choices=get_args(Mode), default="auto")
     parser.add_argument("--scope", choices=get_args(ScopeName), default=Options().scope)
