@@ -18,6 +18,8 @@ from editor.merge import merge
 from editor.reader.alignment import Aligner
 from editor.reader.candidates import FileLines, LineCandidates, Snippet
 from editor.reader.costs import BOUND, ELIDED, GAP, OUTSIDE, CostWeights
+from editor.reader.features import FEATURES
+from editor.reader.reader import limit_certainties
 from editor.types import Merged, Sketch, Unresolved
 
 PYTHON = "import os\n\n\ndef first(a):\n    b = a + 1\n    return b\n\n\ndef second(a):\n    log(a)\n    return a\n"
@@ -203,6 +205,39 @@ def test_a_deletion_is_never_certain() -> None:
     snippet = "# ...\ndef second(a):\n    return a\n# ...\n"
     outcome = merge(PYTHON, parse(snippet, "lazy", "x.py"), "python")
     assert not isinstance(outcome, Merged) or outcome.certainty == "likely"
+
+
+SAVING = (
+    "import os\n\n\ndef load(path):\n    text = read(path)\n    check(text)\n    return parse(text)\n\n\n"
+    "def save(path, value):\n    text = render(value)\n    check(text)\n    write(path, text)\n"
+)
+
+
+def test_new_lines_in_two_places_may_be_certain() -> None:
+    snippet = (
+        "import os\n# ...\n    check(text)\n    log(text)\n    return parse(text)\n"
+        "# ...\n    check(text)\n    log(value)\n    write(path, text)\n"
+    )
+    outcome = merge(SAVING, parse(snippet, "lazy", "x.py"), "python")
+    assert isinstance(outcome, Merged)
+    assert outcome.text == SAVING.replace("    return", "    log(text)\n    return").replace(
+        "    write", "    log(value)\n    write"
+    )
+    assert outcome.certainty == "certain"
+    assert outcome.confidence is not None  # a reading, no rule
+
+
+@pytest.mark.parametrize(
+    ("names", "at_most"),
+    [
+        ({"insert", "more_runs"}, ("certain", "likely")),
+        ({"sub"}, ("certain", "likely")),
+        ({"sub", "insert", "more_runs"}, ("likely",)),  # one of them may be context that has changed since
+        ({"insert", "reindented"}, ()),  # wrong in 5 of 11 files that had changed since
+    ],
+)
+def test_what_a_reading_assumes_limits_how_sure_it_is(names: set[str], at_most: tuple[str, ...]) -> None:
+    assert limit_certainties([float(name in names) for name in FEATURES]) == at_most
 
 
 def test_a_moved_definition_stands_once() -> None:
