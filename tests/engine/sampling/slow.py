@@ -29,7 +29,9 @@ def weights_of(row: Row, request: GenerationRequest) -> NDArray[np.float32]:
     return cut
 
 
-def nucleus(weights: NDArray[np.float32], best_first: list[int], top_p: float) -> list[int]:
+def nucleus(weights: NDArray[np.float32], kept: list[int], top_p: float) -> list[int]:
+    """Walk down the tokens by weight, equal ones by id: exp may round unequal logits to one weight."""
+    best_first = sorted(kept, key=lambda token_id: (-weights[token_id], token_id))
     needed = top_p * float(weights[sorted(best_first)].sum(dtype=np.float64))
     mass = 0.0
     for count, token_id in enumerate(best_first):

@@ -138,6 +138,7 @@ def wide(row: Row, request: GenerationRequest) -> Row:
 @given(rows, requests)
 @example(np.zeros(40, dtype=np.float32), slow.request(temperature=1.0, top_p=0.5))  # all equal: the first ones stay
 @example(np.array([1, 0, 1, 1], dtype=np.float32), slow.request(temperature=1.0, top_k=2))  # three equal the second
+@example(np.array([0, 2.0**-52], dtype=np.float32), slow.request(temperature=0.3, top_p=0.5))  # one weight, two logits
 def test_the_cuts_leave_what_sorting_the_whole_row_leaves(row: Row, request: GenerationRequest) -> None:
     assert wide(row, request).tolist() == slow.weights_of(row, request).tolist()
 
