@@ -171,7 +171,10 @@ def _options() -> argparse.Namespace:
         "--styles", nargs="+", choices=(*STYLES, "all"), help="lazy snippets made in these styles instead"
     )
     parser.add_argument("--growth", action="store_true", help="seconds an edit by the length of the file instead")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.part != "all" and (options.styles or options.growth):
+        parser.error("--part: only recorded edits belong to a part, not what --styles and --growth make")
+    return options
 
 
 def _make_opener(name: str) -> Callable[[], ModelMerger]:
