@@ -83,15 +83,16 @@ def _load(files: ModelFiles, settings: ModelSettings, options: LoadOptions, prog
     loaded = load_model(
         files,
         settings.cache_dir,
-        dtype=getattr(torch, options.dtype),
+        dtype=options.dtype,
         limits=_make_engine_config(options, settings.cache_dir),
         adapter=options.adapter,
         quantize=options.quantize,
         device=_resolve_device(options),
     )
-    memory = f"peak memory {loaded.peak_bytes / 1e9:.1f} GB"
-    stored = ", ".join(each for each in (options.device, options.dtype, options.quantize) if each not in (None, "cpu"))
-    progress.report(f"{loaded.name} loaded in {loaded.load_seconds:.1f} s ({stored}, {memory})")
+    precision, memory = loaded.engine.model.precision, f"peak memory {loaded.peak_bytes / 1e9:.1f} GB"
+    device = "" if options.device == "cpu" else f"{options.device}, "
+    progress.report(f"{loaded.name} loaded in {loaded.load_seconds:.1f} s ({device}{precision.describe()}, {memory})")
+    progress.report(f"precision: {precision.reason}")
     return loaded
 
 
@@ -101,7 +102,7 @@ def _resolve_device(options: LoadOptions) -> torch.device:
         device = resolve_device(options.device)
     except DeviceError as error:
         raise BadRequest(str(error), field="device") from error
-    if device.type != "cpu" and options.quantize is not None:
+    if device.type != "cpu" and options.quantize not in ("auto", "none"):
         raise BadRequest(
             f"quantize is {options.quantize!r}, which is for CPUs, and the device is {options.device}; leave one out",
             field="quantize",

@@ -28,7 +28,7 @@ from agent_runtime.wiring import open_model
 from benchmarks.harness import describe_machine, make_parser, render_rows, write_json
 from engine.decoder import Decoder
 
-SCHEMES: tuple[Quantize | None, ...] = (None, "int8", "int4")
+SCHEMES: tuple[Quantize, ...] = ("none", "int8", "int4")
 TEXTS = tuple(Path(str(module.__file__)) for module in (heapq, textwrap, shlex))
 LOGIT_ROWS = 64
 """Positions whose logits are held at a time."""
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _load(name: str, scheme: Quantize | None) -> LoadedModel:
+def _load(name: str, scheme: Quantize) -> LoadedModel:
     return open_model(name, ModelSettings.from_env(os.environ), LoadOptions(context=256, quantize=scheme))
 
 
@@ -145,7 +145,7 @@ def _rows(
 ) -> list[dict[str, Any]]:
     return [
         {
-            "scheme": scheme or "bf16",
+            "scheme": scheme,
             "weights_gb": decoder.weights.num_bytes / 1e9,
             **quality.summary(),
             "decode_tok_s": 1 / times[0],

@@ -46,7 +46,7 @@ class ContinuousBatchingEngine:
         limits = SchedulerConfig(max_num_seqs=max_batch_size, max_batched_tokens=max(1024, max_batch_size))
         config = EngineConfig(max_seq_len, scheduler=limits)
         pages_each = -(-config.max_seq_len // config.page_size)
-        kv_bytes = max_batch_size * pages_each * page_bytes(model.config, config.page_size, model.weights.dtype)
+        kv_bytes = max_batch_size * pages_each * page_bytes(model.config, config.page_size, model.weights.kv_dtype)
         self._core = EngineCore(model, tokenizer.token_bytes(), replace(config, kv_bytes=kv_bytes))
 
     @property

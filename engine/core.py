@@ -35,7 +35,7 @@ def build_runner(model: Decoder, config: EngineConfig) -> tuple[KVPool, KVReuse 
 
     Raises EngineError if there is no memory for them, ValueError if the pool would hold no page.
     """
-    device, dtype = model.weights.device, model.weights.dtype
+    device, dtype = model.weights.device, model.weights.kv_dtype
     num_pages = config.num_pages(page_bytes(model.config, config.page_size, dtype))
     by_kernels = can_run_kernels(model, config)
     num_spare = NUM_SPARE_PAGES if by_kernels else 0

@@ -14,6 +14,8 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.errors import DoesNotFit
 from engine.layers import Adapter, AdapterRows, DecoderWeights, LayerWeights, Projection, ProjectionKind, Quantization
+from engine.layers.linear import find_int8_step
+from engine.precision import Precision
 from engine.weights.checkpoint import fingerprint
 from engine.weights.parameters import Parameters
 from kernels.accept import TopTokens, find_top_tokens_by_tile
@@ -247,14 +249,16 @@ class StoreOps(LayerOps):
         self.kv = kv
         self.cos, self.sin = decoder.get_rotations(batch.positions)
         self._scratch = scratch
+        self._kv_dtype = decoder.weights.kv_dtype
         self._scattered = {at: batch.positions[slice(*batch.ranges[at])] for at in batch.scattered}
 
     def attend(self, index: int, layer: LayerWeights, heads: Tensor) -> Tensor:
         """As `LayerOps.attend`."""
         query, keys, values, keys_before_rope = self.split_heads(layer.head_norms, heads, self.cos, self.sin)
-        self.kv.write(index, keys, values)
+        values = values.to(self._kv_dtype)
+        self.kv.write(index, keys.to(self._kv_dtype), values)
         if self.batch.recorder is not None:
-            self.batch.recorder.write(index, keys_before_rope, values)
+            self.batch.recorder.write(index, keys_before_rope.to(self._kv_dtype), values)
         return self.attend_sequences(index, query)
 
     def split_heads(
@@ -292,10 +296,21 @@ class Decoder:
     Not thread-safe: passes share scratch memory.
     """
 
-    def __init__(self, parameters: Parameters, quantize: Quantization | None = None) -> None:
-        """Takes the layers out of `parameters`; raises WeightsError if there is no memory to pack them."""
-        self.fingerprint = fingerprint(parameters, quantize)
-        self.weights = DecoderWeights.from_parameters(parameters, quantize)
+    def __init__(
+        self,
+        parameters: Parameters,
+        quantize: Quantization | None = None,
+        activations: torch.dtype | None = None,
+        reason: str = "as asked",
+    ) -> None:
+        """Takes the layers out of `parameters`; raises WeightsError if there is no memory to pack them.
+
+        `activations` is their dtype, if it is not that of the parameters. `reason` says why this precision was chosen.
+        """
+        self.precision = Precision(parameters.dtype, activations or parameters.dtype, quantize, reason)
+        int8_step = None if quantize is None else find_int8_step()
+        self.fingerprint = fingerprint(parameters, (quantize, int8_step, self.precision.activations))
+        self.weights = DecoderWeights.from_parameters(parameters, quantize, activations)
         self.config = config = self.weights.config
         self._cos, self._sin = rope_table(
             config.max_positions,
@@ -316,7 +331,7 @@ class Decoder:
             config.num_kv_heads,
             config.head_dim,
             weights.device,
-            weights.dtype,
+            weights.kv_dtype,
         )
 
     @torch.inference_mode()
@@ -343,7 +358,7 @@ class Decoder:
         hidden_size].
         """
         layers, head_dim = self.weights.layers, self.config.head_dim
-        hidden = F.embedding(token_ids, self.weights.embedding)
+        hidden = F.embedding(token_ids, self.weights.embedding).to(self.weights.dtype)
         normed = ops.norm(hidden, layers[0].attention_norm)
         next_norms = [*(layer.attention_norm for layer in layers[1:]), self.weights.final_norm]
         for index, (layer, next_norm) in enumerate(zip(layers, next_norms, strict=True)):

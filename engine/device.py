@@ -1,10 +1,13 @@
-"""Resolves device names and reports why a device cannot be used."""
+"""Resolves device names, reports why a device cannot be used, and describes the machine."""
 
 from __future__ import annotations
 
+import os
+import platform
 import re
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 
@@ -41,3 +44,16 @@ def use_device(device: torch.device) -> AbstractContextManager[object]:
     thread.
     """
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def describe_machine(device: torch.device) -> str:
+    """Return the name of the device and what limits its instructions, which decide how long a pass takes."""
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
+    name = platform.processor() or platform.machine()
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+        name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    kind = torch.backends.cpu.get_cpu_capability()
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "all")
+    return f"{name}, {kind}, oneDNN {limit}, {torch.get_num_threads()} threads, torch {torch.__version__}"

@@ -12,6 +12,7 @@ from engine.core import EngineCore
 from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
 from engine.kv_cache import PoolStats
+from engine.precision import Precision
 from engine.reuse.idle_runner import IdleStats
 from engine.reuse.span_entry import SpanStats
 from engine.scheduler import SchedulerStats
@@ -28,6 +29,7 @@ class EngineStats:
     idle work.
     """
 
+    precision: Precision
     scheduler: SchedulerStats
     kv: PoolStats
     num_passes: int
@@ -121,4 +123,12 @@ class Engine:
 def _stats(core: EngineCore) -> EngineStats:
     by_source = {source: replace(usage) for source, usage in core.drafted.items()}
     spans = None if core.reuse is None else core.reuse.store.stats()
-    return EngineStats(core.scheduler.stats(), core.pages.stats(), core.num_passes, by_source, core.idle_stats(), spans)
+    return EngineStats(
+        precision=core.model.precision,
+        scheduler=core.scheduler.stats(),
+        kv=core.pages.stats(),
+        num_passes=core.num_passes,
+        by_source=by_source,
+        idle=core.idle_stats(),
+        spans=spans,
+    )

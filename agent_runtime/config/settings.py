@@ -88,9 +88,11 @@ class Settings:
     device: str = declare(
         "cpu", "Where the model runs: cpu, cuda (the first GPU) or cuda:N.", ALL, MODEL, metavar="DEVICE"
     )
-    dtype: Dtype = declare("bfloat16", "Type of the weights; bfloat16 is fast, float32 exact.", ALL, MODEL)
-    quantize: Quantize | None = declare(
-        None, "Store the weights in fewer bits: smaller, less exact.", ALL, MODEL, unset="as is"
+    dtype: Dtype = declare(
+        "auto", "Type that the model computes in; auto is what this machine is quick at, float32 exact.", ALL, MODEL
+    )
+    quantize: Quantize = declare(
+        "auto", "Weights in fewer bits; auto: int8 on CPUs without bfloat16 that are quick at it.", ALL, MODEL
     )
     adapter: Path | None = declare(
         None, "LoRA adapter (PEFT) to merge into the model.", ALL, MODEL, metavar="DIR", unset="none"

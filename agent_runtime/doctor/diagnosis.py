@@ -309,8 +309,8 @@ def find_measured_speed(name_or_path: str, settings: ModelSettings) -> Speed | N
         return None
     import torch  # a slow import
 
+    from engine.device import describe_machine
     from engine.errors import WeightsError
-    from engine.runner.torch_runner import describe_machine
     from engine.speculation.step_times import StepTimesFile
     from engine.weights import load
     from engine.weights.checkpoint import fingerprint

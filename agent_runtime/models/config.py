@@ -30,26 +30,28 @@ DEFAULT_SPAN_GIB = 1.0
 SMALL_SPAN_GIB = 0.25
 """The same for a service whose edits are exact unless they ask for more."""
 
-Dtype = Literal["bfloat16", "float16", "float32"]
-Quantize = Literal["int8", "int4"]
+Dtype = Literal["auto", "bfloat16", "float16", "float32"]
+Quantize = Literal["auto", "none", "int8", "int4"]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
     """How to load a model.
 
-    dtype: of the weights. context: limit of prompt and answer together, in tokens. adapter: folder of a LoRA adapter
-    (PEFT) to merge. quantize: how to store the weights after that. max_num_seqs: limit of concurrent edits. kv_gib:
+    dtype: of weights, activations and KV; `auto`: what this machine computes quickly. context: limit of prompt and
+    answer together, in tokens. adapter: folder of a LoRA adapter (PEFT) to merge. quantize: how to store the weights
+    after that; `auto`: int8 where `dtype` is `auto`, the machine has no bf16 instructions, and int8 is quick.
+    max_num_seqs: limit of concurrent edits. kv_gib:
     memory for their KV in GiB; None: enough for `kv_sequences` of the longest. batch_invariant: an answer has the same
     bits whatever runs concurrently, which is slower. span_gib: memory in GiB for KV that later edits may reuse
     (`reuse`). span_disk_gib: disk space in GiB for it, which lasts over restarts; 0 for none. device: where the model
     runs.
     """
 
-    dtype: Dtype = "bfloat16"
+    dtype: Dtype = "auto"
     context: int = DEFAULT_CONTEXT
     adapter: Path | None = None
-    quantize: Quantize | None = None
+    quantize: Quantize = "auto"
     max_num_seqs: int = DEFAULT_NUM_SEQS
     kv_gib: float | None = None
     kv_sequences: int = 2

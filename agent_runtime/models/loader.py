@@ -30,7 +30,7 @@ from engine.decoder import Decoder
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
 from engine.errors import EngineError, WeightsError
-from engine.layers import Quantization
+from engine.precision import DtypeChoice, QuantizeChoice, choose_precision, load_or_measure_products
 from engine.weights import LoraAdapter, Parameters, load, save_folder
 from engine.weights.gguf import GGUFModel
 from repo_cache.errors import TokenizerError
@@ -58,31 +58,34 @@ def load_model(
     files: ModelFiles,
     cache_dir: Path,
     *,
-    dtype: torch.dtype = torch.bfloat16,
+    dtype: DtypeChoice = "auto",
     limits: EngineConfig | None = None,
     adapter: Path | None = None,
-    quantize: Quantization | None = None,
+    quantize: QuantizeChoice = "auto",
     device: torch.device = CPU,
 ) -> LoadedModel:
     """Load a model.
 
-    A GGUF file is dequantised once, and a bf16 copy is kept under `cache_dir`. In another dtype, or with an `adapter`
-    (folder of a LoRA, merged before rounding), it is dequantised every time. `quantize` then stores the weights in
-    another type. Weights and KV are on `device`. Raises CorruptModel if the files are damaged or of an unsupported
-    kind, ModelUnavailable if there is no memory for the KV, BadRequest if the KV would be smaller than a page.
+    `dtype` and `quantize` are resolved by `choose_precision`. A GGUF file is dequantised once, and a bf16 copy is kept
+    under `cache_dir`. In another dtype, or with an `adapter` (folder of a LoRA, merged before rounding), it is
+    dequantised every time. Weights and KV are on `device`. Raises CorruptModel if the files are damaged or of an
+    unsupported kind, ModelUnavailable if there is no memory for the KV, BadRequest if the KV would be smaller than a
+    page.
     """
     started = time.perf_counter()
     form = find_form(files.prompt_form)
     try:
         lora = LoraAdapter(adapter) if adapter is not None else None
+        get_times = partial(load_or_measure_products, cache_dir / "pass-times")
+        precision = choose_precision(dtype, quantize, device, get_times)
         if files.kind == "safetensors":
-            parameters, text = _load_folder(files.path, dtype, lora, device)
-        elif dtype == torch.bfloat16 and lora is None:
+            parameters, text = _load_folder(files.path, precision.stored, lora, device)
+        elif precision.stored == torch.bfloat16 and lora is None:
             parameters, text = _load_through_copy(files, cache_dir, device)
         else:
-            parameters, text = _load_gguf(files.path, dtype, lora, device)
-        decoder = Decoder(parameters, quantize)
-        if dtype == torch.float16:
+            parameters, text = _load_gguf(files.path, precision.stored, lora, device)
+        decoder = Decoder(parameters, precision.quantize, precision.activations, precision.reason)
+        if precision.stored == torch.float16:
             check_range(decoder, text.tokenizer.encode(PROBE))
     except (WeightsError, TokenizerError) as error:
         raise CorruptModel(f"model {files.name} cannot be loaded: {error}") from error

@@ -45,9 +45,11 @@ export class ServiceNow {
   }
 
   #show(stats) {
-    const { model, queue, cache, window: recent } = stats;
+    const { model, precision, queue, cache, window: recent } = stats;
     this.window = recent;
-    this.#model.textContent = `${model.name}, ${model.ready ? "ready" : "loading"}`;
+    const computes = precision ? `, ${precision.weights} weights` : "";
+    this.#model.textContent = `${model.name}, ${model.ready ? "ready" : "loading"}${computes}`;
+    this.#model.title = precision ? `activations in ${precision.activations}, KV in ${precision.kv}: ${precision.reason}` : "";
     this.#tiles.replaceChildren(
       tile("Running", count(queue.running), queue.running === 1 ? "request" : "requests"),
       tile("Waiting", count(queue.waiting)),

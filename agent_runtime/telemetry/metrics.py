@@ -25,6 +25,7 @@ from agent_runtime.types import ApplyResult, Certainty, Method, Usage, sum_usage
 if TYPE_CHECKING:
     from engine.engine import EngineStats
     from engine.kv_cache.page_pool import PoolStats
+    from engine.precision import Precision
     from engine.reuse.idle_runner import IdleStats
     from engine.reuse.span_entry import SpanStats
 
@@ -388,9 +389,16 @@ class Metering(Observer):
         return {
             "uptime_s": round(time.monotonic() - self._started, 3),
             "queue": queue,
+            "precision": None if engine is None else _describe_precision(engine.precision),
             "cache": None if engine is None else _describe_cache(engine),
             "window": self.window.compute_rates(),
         }
+
+
+def _describe_precision(precision: Precision) -> Mapping[str, str]:
+    stored, activations = (str(each).removeprefix("torch.") for each in (precision.stored, precision.activations))
+    weights = precision.quantize or stored
+    return {"weights": weights, "activations": activations, "kv": stored, "reason": precision.reason}
 
 
 def _describe_cache(engine: EngineStats) -> Mapping[str, Any]:

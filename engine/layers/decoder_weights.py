@@ -11,6 +11,7 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.errors import WeightsError
 from engine.layers.linear import (
+    Blocked,
     Dense,
     Int4,
     Int8,
@@ -18,9 +19,11 @@ from engine.layers.linear import (
     Projection,
     Quantization,
     UnpackingBuffer,
+    can_block,
     can_pack,
     can_pack_int4,
-    can_pack_int8,
+    find_int8_step,
+    is_blocked_faster,
 )
 from engine.weights.parameters import LayerParameters, Parameters
 from kernels.accept import TILE
@@ -29,27 +32,38 @@ Store = Callable[[Tensor, Tensor | None], Projection]
 """Builds a projection from a weight [out_features, in_features] and a bias [out_features]."""
 
 
-def build_fastest(weight: Tensor, bias: Tensor | None = None) -> Projection:
-    """Return a packed projection if the device can, else a plain one; raises WeightsError if memory is short."""
-    if not can_pack(weight.device.type, weight.dtype):
-        return Dense(weight, bias)
-    try:
-        return Packed(weight, bias)
-    except RuntimeError as error:
-        raise WeightsError(f"there is no memory to pack {weight.nbytes / 1e9:.1f} GB; take a smaller model") from error
+def build_fastest(activations: torch.dtype) -> Store:
+    """Return a `Store` of weights as they are, in the fastest form for activations of this dtype: packed for our
+    kernel, packed for oneDNN, or plain. It raises WeightsError if memory is short.
+
+    If the dtypes differ and there is no kernel for that, the weights are converted to that of the activations.
+    """
+
+    def store(weight: Tensor, bias: Tensor | None = None) -> Projection:
+        try:
+            if can_block(weight, activations) and (activations != weight.dtype or is_blocked_faster()):
+                return Blocked(weight, bias)
+            weight, bias = weight.to(activations), None if bias is None else bias.to(activations)
+            if can_pack(weight.device.type, weight.dtype):
+                return Packed(weight, bias)
+            return Dense(weight, bias)
+        except RuntimeError as error:
+            size_gb = weight.nbytes / 1e9
+            raise WeightsError(f"there is no memory to pack {size_gb:.1f} GB; take a smaller model") from error
+
+    return store
 
 
-def build_quantiser(scheme: Quantization, buffer: UnpackingBuffer) -> Store:
-    """Return a `Store` that quantises what torch's CPU kernel for the scheme supports; other weights go to
+def build_quantiser(scheme: Quantization, buffer: UnpackingBuffer, activations: torch.dtype) -> Store:
+    """Return a `Store` that quantises what the CPU kernel for the scheme supports; other weights go to
     `build_fastest`.
     """
+    store_plain = build_fastest(activations)
 
     def store(weight: Tensor, bias: Tensor | None = None) -> Projection:
         if scheme == "int4" and can_pack_int4(weight):
             return Int4(weight, bias, buffer)
-        if scheme == "int8" and can_pack_int8(weight):
-            return Int8(weight, bias, buffer)
-        return build_fastest(weight, bias)
+        return Int8(weight, bias) if scheme == "int8" else store_plain(weight, bias)
 
     return store
 
@@ -90,18 +104,20 @@ class LayerWeights:
     down: Projection  # ffn_size -> hidden_size
 
     @classmethod
-    def from_parameters(cls, layer: LayerParameters, config: ModelConfig, store: Store) -> LayerWeights:
-        """Return the layer with its projections built by `store`."""
+    def from_parameters(
+        cls, layer: LayerParameters, config: ModelConfig, store: Store, dtype: torch.dtype
+    ) -> LayerWeights:
+        """Return the layer with its projections built by `store`, and its norms in `dtype`."""
         head_norms = None
         if layer.query_norm is not None and layer.key_norm is not None:
             norms = (layer.query_norm.expand(config.num_heads, -1), layer.key_norm.expand(config.num_kv_heads, -1))
-            head_norms = torch.cat(norms)
+            head_norms = torch.cat(norms).to(dtype)
         return cls(
-            attention_norm=layer.attention_norm,
+            attention_norm=layer.attention_norm.to(dtype),
             qkv=store(layer.qkv, layer.qkv_bias),
             head_norms=head_norms,
             attention_out=store(layer.attention_out, None),
-            ffn_norm=layer.ffn_norm,
+            ffn_norm=layer.ffn_norm.to(dtype),
             gate_up=store(layer.gate_up, None),
             down=store(layer.down, None),
         )
@@ -119,24 +135,32 @@ class DecoderWeights:
     """
 
     config: ModelConfig
-    embedding: Tensor  # [vocab_size, hidden_size]
+    dtype: torch.dtype
+    """The dtype of the activations."""
+    embedding: Tensor  # [vocab_size, hidden_size], in the dtype of the parameters
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor  # [hidden_size]
     lm_head: Projection  # hidden_size -> vocab_size
 
     @classmethod
-    def from_parameters(cls, parameters: Parameters, quantize: Quantization | None = None) -> DecoderWeights:
+    def from_parameters(
+        cls, parameters: Parameters, quantize: Quantization | None = None, activations: torch.dtype | None = None
+    ) -> DecoderWeights:
         """Take the layers out of `parameters`; each is freed when it is packed, so that no two models are in memory.
 
-        `quantize` is for CPUs: all projections are quantised, the LM head to int8 with int4. Raises WeightsError if
-        memory runs out, or if the weights are on another device.
+        `quantize` is for CPUs: all projections are quantised, the LM head to int8 with int4. `activations` is the dtype
+        of the activations, if it is not that of the parameters. Raises WeightsError if memory runs out, or if the
+        weights are on another device.
         """
-        config, (store, store_head) = parameters.config, _choose_stores(parameters, quantize)
+        config, dtype = parameters.config, activations or parameters.dtype
+        store, store_head = _choose_stores(parameters, quantize, dtype)
+        layers = (LayerWeights.from_parameters(layer, config, store, dtype) for layer in parameters.take_layers())
         return cls(
             config=config,
+            dtype=dtype,
             embedding=parameters.embedding,
-            layers=tuple(LayerWeights.from_parameters(layer, config, store) for layer in parameters.take_layers()),
-            final_norm=parameters.final_norm,
+            layers=tuple(layers),
+            final_norm=parameters.final_norm.to(dtype),
             lm_head=split_tiles(parameters.lm_head, store_head, TILE),
         )
 
@@ -151,8 +175,8 @@ class DecoderWeights:
         return self.embedding.device
 
     @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the activations."""
+    def kv_dtype(self) -> torch.dtype:
+        """The dtype of stored keys and values, which is that of the parameters."""
         return self.embedding.dtype
 
     @property
@@ -161,12 +185,16 @@ class DecoderWeights:
         return sum(layer.num_bytes for layer in self.layers) + self.lm_head.num_bytes
 
 
-def _choose_stores(parameters: Parameters, quantize: Quantization | None) -> tuple[Store, Store]:
+def _choose_stores(
+    parameters: Parameters, quantize: Quantization | None, activations: torch.dtype
+) -> tuple[Store, Store]:
     """Return the stores for the layers' projections and for the LM head."""
     if quantize is None:
-        return build_fastest, build_fastest
+        return build_fastest(activations), build_fastest(activations)
     device = parameters.embedding.device
     if device.type != "cpu":
         raise WeightsError(f"{quantize} weights are for CPUs; load the model unquantised on {device.type}")
-    buffer = UnpackingBuffer(parameters.dtype)
-    return build_quantiser(quantize, buffer), build_quantiser("int8", buffer)
+    if find_int8_step() is None:
+        raise WeightsError(f"{quantize} weights need a torch with oneDNN, which this one lacks; load them unquantised")
+    buffer = UnpackingBuffer(activations)
+    return build_quantiser(quantize, buffer, activations), build_quantiser("int8", buffer, activations)

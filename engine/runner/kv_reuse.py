@@ -123,7 +123,7 @@ def build_kv_reuse(config: EngineConfig, model: Decoder, pool: KVPool) -> KVReus
     tier = None
     if config.span_dir is not None:
         tier = DiskTier(config.span_dir, config.span_disk_bytes, model.fingerprint, config.span_key)
-    dtype, device = model.weights.dtype, model.weights.device
+    dtype, device = model.weights.kv_dtype, model.weights.device
     return KVReuse(SpanStore(model.config, dtype, device, capacity_bytes=config.span_bytes, disk=tier), model, pool)
 
 

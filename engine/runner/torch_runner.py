@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +10,7 @@ from typing import Protocol
 import torch
 
 from engine.decoder import LM_HEAD_ROWS, Batch, Decoder
+from engine.device import describe_machine
 from engine.kv_cache import KVPages
 from engine.kv_pool import KVPool
 from engine.runner.cuda_graphs import Graphs
@@ -110,18 +109,6 @@ def load_or_measure_times(
         times = measure_times(runner.measure, clock, most)
         file.write(times)
     return times
-
-
-def describe_machine(device: torch.device) -> str:
-    """Return the name of the device, which with the model decides how long a pass takes."""
-    if device.type == "cuda":
-        return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
-    name = platform.processor() or platform.machine()
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-        name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    kind = torch.backends.cpu.get_cpu_capability()
-    return f"{name}, {kind}, {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 
 def _are_outdated(kept: StepTimes, runner: ModelRunner, most: int, clock: Callable[[], float]) -> bool:

@@ -245,11 +245,12 @@ CHUNK_BYTES = 64 << 20
 MAX_THREADS = 16
 
 
-def fingerprint(parameters: Parameters, quantize: str | None = None) -> bytes:
-    """Return blake2b-128 over the config (including RoPE), the dtype, the quantization, and SHA-256 of all bytes of
-    every tensor; this takes a second for 2 GB and one core.
+def fingerprint(parameters: Parameters, computed: object = None) -> bytes:
+    """Return blake2b-128 over the config (including RoPE), the dtype, the text of `computed`, which says how the
+    weights are quantised and in what precision a pass computes, and SHA-256 of all bytes of every tensor; this takes a
+    second for 2 GB and one core.
     """
-    digest = blake2b(f"{parameters.config} {parameters.dtype} {quantize}".encode(), digest_size=16)
+    digest = blake2b(f"{parameters.config} {parameters.dtype} {computed}".encode(), digest_size=16)
     slots = sorted(parameters.slots().items())
     chunks = chain.from_iterable(_split_chunks(tensor) for _, tensor in slots)
     for name, tensor in slots:

@@ -271,10 +271,11 @@ def decode_attention(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) 
     """Attend from the last token of each sequence to the whole sequence.
 
     query: [num_seqs, num_heads, head_dim]. keys, values: [num_seqs, seq_len, num_kv_heads, head_dim], padded for
-    shorter sequences. bias: [num_seqs, 1, 1, seq_len] in the query's dtype, 0, or -inf where a key is hidden; hidden
-    values must still be finite. Returns [num_seqs, num_heads, head_dim].
+    shorter sequences. bias: [num_seqs, 1, 1, seq_len], 0, or -inf where a key is hidden; hidden values must still be
+    finite. Returns [num_seqs, num_heads, head_dim] in the query's dtype, in which all is computed.
     """
     num_seqs, num_heads, head_dim = query.shape
+    keys, values, bias = (each.to(query.dtype) for each in (keys, values, bias))
     packed = query.reshape(num_seqs, keys.shape[2], -1, head_dim)
     out = F.scaled_dot_product_attention(packed, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=bias)
     return out.reshape(num_seqs, num_heads, head_dim)
@@ -327,7 +328,7 @@ def is_fused_faster(num_tokens: int, seq_len: int, group: int) -> bool:
 
 def few_query_attention(query: Tensor, runs: Sequence[Run], scratch: Scratch, window: int | None = None) -> Tensor:
     """Compute `kernels.attention.causal_attention` by the fused kernel, with a group's queries packed into one head."""
-    keys, values = _concat_runs_by_head(runs, scratch)
+    keys, values = _concat_runs_by_head(runs, scratch, query.dtype)
     if query.shape[0] == 1:
         return sdpa_attention(query, keys, values, window)
     num_tokens, num_heads, head_dim = query.shape
@@ -342,16 +343,15 @@ def few_query_attention(query: Tensor, runs: Sequence[Run], scratch: Scratch, wi
     return by_head.transpose(0, 1).reshape(num_tokens, num_heads, head_dim)
 
 
-def _concat_runs_by_head(runs: Sequence[Run], scratch: Scratch) -> tuple[Tensor, Tensor]:
-    """Return keys and values, [num_kv_heads, seq_len, head_dim] each; a single run is returned as a view.
+def _concat_runs_by_head(runs: Sequence[Run], scratch: Scratch, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return keys and values as `dtype`, [num_kv_heads, seq_len, head_dim] each; of a single run of it a view.
 
     Several runs are copied. Attending to each run and merging the results is not faster for two runs, and slower for
     eight.
     """
-    if len(runs) == 1:
+    if len(runs) == 1 and runs[0][0].dtype == dtype:
         keys, values = runs[0]
         return keys.transpose(0, 1), values.transpose(0, 1)
-    dtype = runs[0][0].dtype
     keys = concat_by_head([keys for keys, _ in runs], scratch, "keys", dtype)
     return keys, concat_by_head([values for _, values in runs], scratch, "values", dtype)
 

@@ -18,13 +18,22 @@ from engine.layers import DecoderWeights, decoder_weights, linear
 from engine.layers.decoder_weights import build_fastest, build_quantiser
 from engine.layers.linear import (
     INT4_MOST_DIRECT_ROWS,
+    INT8_BLOCK_ROWS,
+    INT8_STEPS,
+    Blocked,
     Dense,
     Int4,
     Int8,
     Packed,
     Quantization,
     UnpackingBuffer,
+    can_block,
     can_pack,
+    find_int8_step,
+    is_blocked_faster,
+    quantise_rows,
+    split_terms,
+    time_in_turns,
 )
 from engine.weights import Parameters
 from tests.engine.tiny import QWEN3, tiny_config, tiny_parameters
@@ -84,11 +93,11 @@ def test_rows_may_be_a_view_with_gaps() -> None:
 
 def test_what_cannot_be_packed_is_left_plain(monkeypatch: pytest.MonkeyPatch, probed_anew: None) -> None:
     assert not can_pack("cpu", torch.float64), "oneDNN has no float64"
-    assert isinstance(build_fastest(random_tensor(4, 4, dtype=torch.float64)), Dense)
+    assert isinstance(build_fastest(torch.float64)(random_tensor(4, 4, dtype=torch.float64), None), Dense)
     assert not can_pack("meta", torch.float32)
     monkeypatch.setattr("torch.backends.mkldnn.is_available", lambda: False)
     can_pack.cache_clear()
-    assert isinstance(build_fastest(random_tensor(4, 4)), Dense)
+    assert isinstance(build_fastest(torch.float32)(random_tensor(4, 4), None), Dense)
 
 
 @needs_packing
@@ -102,10 +111,10 @@ def test_a_machine_that_refuses_or_miscalculates_gets_plain_weights(
                 raise fault
             return super().__call__(x) + 1.0
 
-    assert isinstance(build_fastest(random_tensor(4, 4)), Packed)
+    assert isinstance(build_fastest(torch.float32)(random_tensor(4, 4), None), Packed)
     can_pack.cache_clear()
     monkeypatch.setattr(linear, "Packed", Faulty)
-    assert isinstance(build_fastest(random_tensor(4, 4)), Dense)
+    assert isinstance(build_fastest(torch.float32)(random_tensor(4, 4), None), Dense)
 
 
 @needs_packing
@@ -159,7 +168,7 @@ def test_plain_layers_are_freed_while_the_next_are_packed(monkeypatch: pytest.Mo
     parameters = tiny_parameters(tiny_config(num_layers=4))
     watched = [weakref.ref(layer.gate_up) for layer in parameters.layers]
     alive: list[int] = []
-    pack: Callable[..., Any] = decoder_weights.Packed
+    pack: Callable[..., Any] = linear.Packed
 
     def counting(weight: Tensor, bias: Tensor | None = None) -> Any:
         alive.append(sum(tensor() is not None for tensor in watched))
@@ -172,14 +181,113 @@ def test_plain_layers_are_freed_while_the_next_are_packed(monkeypatch: pytest.Mo
     assert isinstance(parameters, Parameters), "held by its caller all the while"
 
 
+# Our own kernel.
+
+
+def random_bf16(*shape: int, seed: int = 0) -> Tensor:
+    return random_tensor(*shape, seed=seed, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("activations", [torch.float32, torch.bfloat16])
+@given(
+    num_rows=st.integers(0, 30),
+    in_features=st.sampled_from([2, 6, 64, 1024, 1026, 2050]),
+    out_features=st.sampled_from([1, 63, 64, 65, 200]),
+    biased=st.booleans(),
+)
+def test_our_kernel_gives_what_plain_weights_give_with_the_same_bits_for_one_row_as_for_many(
+    activations: torch.dtype, num_rows: int, in_features: int, out_features: int, biased: bool
+) -> None:
+    weight, bias = random_bf16(out_features, in_features), random_bf16(out_features, seed=1) if biased else None
+    if not can_block(weight, activations):
+        pytest.skip(f"there is no kernel for {activations} on this machine: it needs g++, and AVX512-BF16 for bf16")
+    x = random_tensor(num_rows, in_features, seed=2, dtype=activations)
+    projection = Blocked(weight, bias)
+    actual = projection(x)
+    assert (actual.dtype, actual.shape) == (activations, (num_rows, out_features))
+    expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    sums = F.linear(x.abs().double(), weight.abs().double()) + (0 if bias is None else bias.abs().double())
+    rounding = torch.finfo(activations).eps * expected.abs()
+    assert ((actual.double() - expected).abs() <= rounding + 1e-7 * in_features * sums).all()
+    for row in range(num_rows):
+        assert torch.equal(projection(x[row : row + 1])[0], actual[row])
+    assert projection.out_features == out_features
+
+
+def test_our_kernel_takes_views_with_gaps() -> None:
+    weight = random_bf16(24, 16)
+    if not can_block(weight, torch.float32):
+        pytest.skip("there is no kernel on this machine: it needs g++")
+    x = random_tensor(9, 64, seed=1)[::2, 16:32]
+    torch.testing.assert_close(Blocked(weight)(x), F.linear(x, weight.float()))
+
+
+def test_our_kernel_is_for_bf16_weights_of_an_even_width() -> None:
+    assert not can_block(random_bf16(8, 7), torch.float32)
+    assert not can_block(random_tensor(8, 8), torch.float32)
+    assert not can_block(random_bf16(8, 8), torch.float64)
+    assert not can_block(random_bf16(8, 8).to("meta"), torch.float32)
+
+
+def test_wide_activations_get_our_kernel_or_else_converted_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, bias, x = random_bf16(64, 32), random_bf16(64, seed=1), random_tensor(5, 32, seed=2)
+    expected = F.linear(x, weight.float(), bias.float())
+    projection = build_fastest(torch.float32)(weight, bias)
+    assert isinstance(projection, Blocked) == can_block(weight, torch.float32)
+    torch.testing.assert_close(projection(x), expected)
+    monkeypatch.setattr(decoder_weights, "can_block", lambda *_: False)
+    projection = build_fastest(torch.float32)(weight, bias)
+    assert isinstance(projection, Packed if can_pack("cpu", torch.float32) else Dense)
+    torch.testing.assert_close(projection(x), expected)
+
+
+@needs_packing
+@pytest.mark.parametrize(("ours_s", "is_ours"), [(1.0, True), (1.25, True), (1.5, False)])
+def test_in_bf16_our_kernel_serves_unless_onednn_is_much_quicker(
+    monkeypatch: pytest.MonkeyPatch, ours_s: float, is_ours: bool
+) -> None:
+    if not can_block(random_bf16(8, 8), torch.bfloat16) or not can_pack("cpu", torch.bfloat16):
+        pytest.skip("our kernel in bf16 needs g++ and AVX512-BF16")
+    monkeypatch.setattr(linear, "time_in_turns", lambda _: [ours_s, 1.0])
+    is_blocked_faster.cache_clear()
+    try:
+        assert isinstance(build_fastest(torch.bfloat16)(random_bf16(8, 8), None), Blocked) == is_ours
+    finally:
+        is_blocked_faster.cache_clear()
+
+
+def test_functions_are_timed_in_turns_and_the_first_call_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    clock = iter([float(at * at) for at in range(12)])
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    seconds = time_in_turns([lambda: calls.append("a"), lambda: calls.append("b")], repeats=2)
+    assert calls == ["a", "b"] * 3
+    assert seconds == [9.0 - 4.0, 25.0 - 16.0]
+
+
 # Quantised weights.
 
 
-SCHEMES: dict[Quantization, type[Int8] | type[Int4]] = {"int8": Int8, "int4": Int4}
+SCHEMES: tuple[Quantization, ...] = ("int8", "int4")
 DTYPES = [torch.bfloat16, torch.float32, torch.float16]
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+def quantise(
+    scheme: Quantization, weight: Tensor, bias: Tensor | None = None, buffer_elements: int = 4096
+) -> Int4 | Int8:
+    return (
+        Int8(weight, bias) if scheme == "int8" else Int4(weight, bias, UnpackingBuffer(weight.dtype, buffer_elements))
+    )
+
+
+def dequantise(scheme: Quantization, weight: Tensor) -> Tensor:
+    """The matrix that is multiplied by, float32."""
+    if scheme == "int4":
+        return Int4(weight, None, UnpackingBuffer(weight.dtype, 4096)).dequantise()
+    integers, scales = quantise_rows(weight)
+    return integers.float() * scales[:, None]
+
+
 @given(
     num_rows=st.sampled_from([0, 1, 2, 7, 24, 25, 40, 41, 90]),
     in_groups=st.integers(1, 4),
@@ -188,20 +296,14 @@ DTYPES = [torch.bfloat16, torch.float32, torch.float16]
     dtype=st.sampled_from(DTYPES),
     buffer_rows=st.sampled_from([1, 5, 1000]),
 )
-def test_the_product_is_that_of_the_stored_weights(
-    scheme: Quantization,
-    num_rows: int,
-    in_groups: int,
-    out_groups: int,
-    biased: bool,
-    dtype: torch.dtype,
-    buffer_rows: int,
+def test_an_int4_product_is_that_of_the_stored_weights(
+    num_rows: int, in_groups: int, out_groups: int, biased: bool, dtype: torch.dtype, buffer_rows: int
 ) -> None:
     in_features, out_features = 32 * in_groups, 16 * out_groups
     weight = random_tensor(out_features, in_features, dtype=dtype)
     bias = random_tensor(out_features, seed=1, dtype=dtype) if biased else None
     x = random_tensor(num_rows, in_features, seed=2, dtype=dtype)
-    projection = SCHEMES[scheme](weight, bias, UnpackingBuffer(dtype, buffer_rows * in_features))
+    projection = Int4(weight, bias, UnpackingBuffer(dtype, buffer_rows * in_features))
     actual = projection(x)
     assert actual.dtype == dtype
     assert actual.shape == (num_rows, out_features)
@@ -214,15 +316,107 @@ def test_the_product_is_that_of_the_stored_weights(
     assert ((actual.double() - (product + exact_bias)).abs() <= bound).all()
 
 
+@given(
+    num_rows=st.sampled_from([0, 1, 2, 7, 90, INT8_BLOCK_ROWS, INT8_BLOCK_ROWS + 1, 2 * INT8_BLOCK_ROWS + 3]),
+    in_features=st.sampled_from([1, 31, 64, 130]),
+    out_features=st.sampled_from([1, 16, 47]),
+    biased=st.booleans(),
+    dtype=st.sampled_from(DTYPES),
+    outlier=st.sampled_from([1.0, 200.0]),
+)
+def test_an_int8_product_is_that_of_the_stored_weights_with_the_same_bits_for_one_row_as_for_many(
+    num_rows: int, in_features: int, out_features: int, biased: bool, dtype: torch.dtype, outlier: float
+) -> None:
+    step = find_int8_step()
+    assert step is not None
+    weight = random_tensor(out_features, in_features, dtype=dtype)
+    bias = random_tensor(out_features, seed=1, dtype=dtype) if biased else None
+    x = random_tensor(num_rows, in_features, seed=2, dtype=dtype)
+    x[:, 0] *= outlier
+    projection = Int8(weight, bias)
+    actual = projection(x)
+    assert (actual.dtype, actual.shape) == (dtype, (num_rows, out_features))
+    stored = dequantise("int8", weight).double()
+    expected = x.double() @ stored.T + (0.0 if bias is None else bias.double())
+    # Half a unit of each activation, which is the row's largest by `step * step / 2`, and the roundings of float32.
+    largest = x.double().abs().amax(dim=1, keepdim=True)
+    bound = 1.1 * largest / step**2 * stored.abs().sum(dim=1) + 1e-6 * (x.double().abs() @ stored.abs().T)
+    assert ((actual.double() - expected).abs() <= bound + torch.finfo(dtype).eps * expected.abs() + 1e-12).all()
+    for row in range(num_rows):
+        assert torch.equal(projection(x[row : row + 1])[0], actual[row])
+
+
+@given(
+    step=st.sampled_from(INT8_STEPS),
+    values=st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=20),
+)
+def test_the_terms_of_activations_are_bytes_and_are_off_by_half_a_unit(step: int, values: list[float]) -> None:
+    x = torch.tensor([values, [0.0] * len(values)])
+    terms, scales = split_terms(x.clone(), step)
+    assert terms.shape == (4, len(values))
+    assert terms.dtype == torch.uint8
+    assert int(terms.max()) < step
+    uppers, lowers = torch.split(terms.double() - step // 2, 2)
+    off = ((step * uppers + lowers) * scales.double() - x.double()).abs()
+    assert (off <= 0.501 * scales + 1e-30).all()
+    assert not off[1].any(), "a row of zeros stays one"
+
+
+def test_the_probe_takes_the_largest_step_that_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    def saturate(terms: Tensor, scale: float, zero: int, weight: Tensor, *_: Any) -> Tensor:
+        """AVX2: two products are added in 16 bits."""
+        pairs = (terms.double()[:, None] * weight.double()[None]).view(len(terms), len(weight), -1, 2).sum(dim=3)
+        correction = zero * weight.double().sum(dim=1)
+        return (pairs.clamp(-(2**15), 2**15 - 1).sum(dim=2) - correction).float()
+
+    def refuse(*_: Any) -> Tensor:
+        raise RuntimeError("no such operator")
+
+    class Operators:
+        qlinear_prepack: Any = staticmethod(lambda weight, _: weight)
+        qlinear_pointwise: Any = staticmethod(saturate)
+
+    monkeypatch.setattr(linear, "torch", _Torch(Operators))
+    find_int8_step.cache_clear()
+    try:
+        assert find_int8_step() == 128
+        find_int8_step.cache_clear()
+        Operators.qlinear_pointwise = staticmethod(refuse)
+        assert find_int8_step() is None
+        with pytest.raises(WeightsError, match="int8 weights need a torch with oneDNN"):
+            DecoderWeights.from_parameters(tiny_parameters(tiny_config()), "int8")
+    finally:
+        find_int8_step.cache_clear()
+
+
+class _Torch:
+    """torch with other operators of oneDNN."""
+
+    def __init__(self, operators: type) -> None:
+        self.ops = type("ops", (), {"onednn": operators})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_many_rows_run_the_weights_that_one_row_runs(scheme: Quantization, dtype: torch.dtype) -> None:
+def test_many_int4_rows_run_the_weights_that_one_row_runs(dtype: torch.dtype) -> None:
     """Within the order of the sums, as with dense weights: else a draft is verified by another model than wrote it."""
     weight = (0.02 * random_tensor(64, 896, dtype=torch.float32)).to(dtype)
     x = random_tensor(INT4_MOST_DIRECT_ROWS + 8, 896, seed=1, dtype=dtype)
-    projection = SCHEMES[scheme](weight, None, UnpackingBuffer(dtype))
+    projection = Int4(weight, None, UnpackingBuffer(dtype))
     together, alone = (each.double() for each in (projection(x), torch.cat([projection(row[None]) for row in x])))
     assert (together - alone).norm() <= max(0.1 * torch.finfo(dtype).eps, 1e-6) * alone.norm()
+
+
+def test_int4_under_wide_activations_computes_in_the_dtype_of_its_weights() -> None:
+    weight, bias = (0.02 * random_tensor(64, 896)).bfloat16(), random_bf16(64)
+    x = random_tensor(INT4_MOST_DIRECT_ROWS + 8, 896, seed=1)
+    wide = Int4(weight, bias, UnpackingBuffer(torch.float32))
+    narrow = Int4(weight, bias, UnpackingBuffer(torch.bfloat16))
+    for rows in (x, x[:3]):
+        assert wide(rows).dtype == torch.float32
+        torch.testing.assert_close(wide(rows), narrow(rows.bfloat16()).float(), rtol=2.0**-7, atol=2.0**-9)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -241,7 +435,7 @@ def test_every_weight_that_is_stored_in_int4_is_a_number_of_the_dtype(
 
 def test_int8_in_float16_does_not_overflow_where_the_product_does_not() -> None:
     weight, x = torch.full((16, 1024), 0.5, dtype=torch.float16), torch.full((80, 1024), 10.0, dtype=torch.float16)
-    projection = Int8(weight, None, UnpackingBuffer(torch.float16))
+    projection = Int8(weight, None)
     for rows in (x, x[:1]):
         assert torch.allclose(projection(rows), torch.tensor(5120.0, dtype=torch.float16), rtol=2e-3)
 
@@ -249,11 +443,10 @@ def test_int8_in_float16_does_not_overflow_where_the_product_does_not() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_int8_is_off_by_half_a_step_of_each_outputs_own_scale(dtype: torch.dtype) -> None:
     weight = (random_tensor(48, 64) * torch.logspace(-3, 1, 48)[:, None]).to(dtype)
-    stored = Int8(weight, None, UnpackingBuffer(dtype, 64)).dequantise()
+    off = (dequantise("int8", weight) - weight.float()).abs()
     steps = weight.float().abs().amax(dim=1, keepdim=True) / 127
-    eps = torch.finfo(dtype).eps  # of the scale: as large as 127 / 2 times that at the ends
-    assert ((stored - weight.float()).abs() <= steps * (0.501 + 64 * eps)).all()
-    assert ((stored - weight.float()).abs() > 0.4 * steps).any()
+    assert (off <= 0.501 * steps).all()
+    assert (off > 0.4 * steps).any()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -273,19 +466,18 @@ def test_a_matrix_quantised_in_pieces_is_the_same_and_rows_may_be_a_view_with_ga
     scheme: Quantization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weight, x = random_tensor(80, 64), random_tensor(9, 256, seed=1)[::2, 64:128]
-    whole = SCHEMES[scheme](weight, None, UnpackingBuffer(torch.float32, 64))
+    whole, stored = quantise(scheme, weight, buffer_elements=64), dequantise(scheme, weight)
     monkeypatch.setattr(f"engine.layers.linear.{scheme.upper()}_ROWS_AT_A_TIME", 32)
-    pieces = SCHEMES[scheme](weight, None, UnpackingBuffer(torch.float32, 64))
-    assert torch.equal(pieces.dequantise(), whole.dequantise())
-    torch.testing.assert_close(whole(x), F.linear(x, whole.dequantise()), rtol=1e-4, atol=1e-4)
+    assert torch.equal(dequantise(scheme, weight), stored)
+    expected = F.linear(x, stored)
+    assert (whole(x) - expected).norm() <= 1e-3 * expected.norm(), "of which the activations' rounding has most"
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_weights_of_one_value_and_zeros_are_kept(scheme: Quantization) -> None:
     weight = torch.zeros(32, 64)
     weight[:16] = 0.75
-    stored = SCHEMES[scheme](weight, None, UnpackingBuffer(torch.float32, 64)).dequantise()
-    torch.testing.assert_close(stored, weight, rtol=1e-6, atol=0)
+    torch.testing.assert_close(dequantise(scheme, weight), weight, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("num_rows", [1, INT4_MOST_DIRECT_ROWS + 1])
@@ -294,7 +486,7 @@ def test_weights_of_one_value_and_zeros_are_kept(scheme: Quantization) -> None:
 def test_a_damaged_weight_is_not_hidden(scheme: Quantization, fault: float, num_rows: int) -> None:
     weight = random_tensor(16, 32)
     weight[3, 7] = fault
-    product = SCHEMES[scheme](weight, None, UnpackingBuffer(torch.float32, 512))(torch.ones(num_rows, 32))
+    product = quantise(scheme, weight)(torch.ones(num_rows, 32))
     assert not product[:, 3].isfinite().any()
     assert product[:, 4].isfinite().all()
 
@@ -302,21 +494,17 @@ def test_a_damaged_weight_is_not_hidden(scheme: Quantization, fault: float, num_
 @pytest.mark.parametrize(("scheme", "bits"), [("int8", 8), ("int4", 4)])
 def test_a_row_reads_that_many_bits_a_weight_and_the_scales(scheme: Quantization, bits: int) -> None:
     weight, bias = random_tensor(64, 128, dtype=torch.bfloat16), random_tensor(64, dtype=torch.bfloat16)
-    projection = build_quantiser(scheme, UnpackingBuffer(torch.bfloat16))(weight, bias)
-    scales = 64 if scheme == "int8" else 64 * 4 * 2
-    assert projection.num_bytes == 64 * 128 * bits // 8 + 2 * scales + 2 * 64
+    projection = build_quantiser(scheme, UnpackingBuffer(torch.bfloat16), torch.bfloat16)(weight, bias)
+    scale_bytes = 4 * 64 if scheme == "int8" else 2 * 64 * 4 * 2
+    assert projection.num_bytes == 64 * 128 * bits // 8 + scale_bytes + 2 * 64
     assert projection.out_features == 64
 
 
-@pytest.mark.parametrize(
-    ("scheme", "shape"), [("int8", (40, 32)), ("int8", (32, 40)), ("int4", (40, 32)), ("int4", (32, 48))]
-)
-def test_a_shape_that_the_kernel_would_read_beyond_is_left_as_it_is(
-    scheme: Quantization, shape: tuple[int, int]
-) -> None:
+@pytest.mark.parametrize("shape", [(40, 32), (32, 48)])
+def test_a_shape_that_the_int4_kernel_would_read_beyond_is_left_as_it_is(shape: tuple[int, int]) -> None:
     weight, x = random_tensor(*shape), random_tensor(3, shape[1], seed=1)
-    projection = build_quantiser(scheme, UnpackingBuffer(torch.float32))(weight, None)
-    assert type(projection) is type(build_fastest(weight))
+    projection = build_quantiser("int4", UnpackingBuffer(torch.float32), torch.float32)(weight, None)
+    assert type(projection) is type(build_fastest(torch.float32)(weight, None))
     torch.testing.assert_close(projection(x), F.linear(x, weight))
 
 
@@ -327,7 +515,7 @@ def test_all_projections_of_a_decoder_are_quantised_and_its_embedding_is_not(sch
     weights = DecoderWeights.from_parameters(tiny_parameters(config), scheme)
     for layer in weights.layers:
         for projection in (layer.qkv, layer.attention_out, layer.gate_up, layer.down):
-            assert type(projection) is SCHEMES[scheme]
+            assert type(projection) is (Int8 if scheme == "int8" else Int4)
     assert type(weights.lm_head) is Int8, "four bits are too few for the LM head"
     assert torch.equal(weights.embedding, tiny_parameters(config).embedding)
 

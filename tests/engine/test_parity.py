@@ -18,9 +18,9 @@ from agent_runtime.models.store import ModelStore, locate_copy, resolve
 from agent_runtime.wiring import open_model
 from engine.decoder import Decoder
 from engine.engine import Engine
+from engine.layers import Quantization
 from engine.types import GenerationRequest
 from engine.weights import Parameters, load, save_folder
-from engine.weights.checkpoint import fingerprint
 from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
 from tests.models import RealModel, real_model
 
@@ -305,8 +305,45 @@ def test_a_real_models_logits_in_float16_are_near_those_in_float32(
 
 
 def test_the_kv_of_another_dtype_or_scheme_is_never_taken_for_this_ones() -> None:
-    parameters = tiny_parameters(tiny_config())
-    names = {fingerprint(rounded(parameters, dtype)) for dtype in (torch.float32, torch.float16, torch.bfloat16)}
-    names |= {fingerprint(parameters, scheme) for scheme in (None, "int8", "int4")}
-    assert len(names) == 5
-    assert Decoder(parameters, "int8").fingerprint in names
+    """Nor that of int8 with other terms, which a folder that two machines share may hold."""
+
+    def name(dtype: torch.dtype, scheme: Quantization | None = None, activations: torch.dtype | None = None) -> bytes:
+        return Decoder(rounded(tiny_parameters(tiny_config()), dtype), scheme, activations).fingerprint
+
+    names = [name(dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)]
+    names += [name(torch.float32, scheme) for scheme in SCHEMES]
+    names += [name(torch.bfloat16, scheme, torch.float32) for scheme in (None, *SCHEMES)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("engine.decoder.find_int8_step", lambda: 64)
+        names.append(name(torch.float32, "int8"))
+    assert len(set(names)) == len(names) == 9
+    assert name(torch.bfloat16, None, torch.bfloat16) == name(torch.bfloat16)
+
+
+SCHEMES: tuple[Quantization, ...] = ("int8", "int4")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "activations", "bound", "alike"),
+    [
+        (None, torch.float32, 0.15, 0.97),  # 0.05 and 0.993 seen
+        ("int8", torch.float32, 0.8, 0.9),
+        ("int8", torch.bfloat16, 0.8, 0.9),
+        ("int4", torch.float32, 1.6, 0.85),
+        ("int4", torch.bfloat16, 1.6, 0.85),
+    ],
+)
+def test_a_real_models_logits_in_fewer_bits_are_near_those_in_float32(
+    smollm2: RealModel,
+    smollm2_decoder: Decoder,
+    scheme: Quantization | None,
+    activations: torch.dtype,
+    bound: float,
+    alike: float,
+) -> None:
+    token_ids = smollm2.tokenizer.encode(REAL_TEXTS["a file"])
+    decoder = Decoder(load(smollm2.gguf, torch.bfloat16), scheme, activations)
+    actual, expected = logits_of(decoder, token_ids), logits_of(smollm2_decoder, token_ids)
+    assert actual.dtype == activations
+    assert 0 < relative_error(actual.float(), expected) < bound
+    assert (actual.argmax(dim=-1) == expected.argmax(dim=-1)).float().mean() > alike

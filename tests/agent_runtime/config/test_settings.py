@@ -33,7 +33,7 @@ def test_each_layer_is_stronger_than_the_one_before(file: Path) -> None:
     chosen = resolve(environ, {"model": "c"})
     values = chosen.values
     assert (values.context, values.host, values.port, values.model) == (512, "10.0.0.1", 2, "c")
-    assert values.dtype == "bfloat16"
+    assert values.dtype == "auto"
     places = {name: str(chosen.origins[name]) for name in ("dtype", "context", "host", "port", "model")}
     assert places == {
         "dtype": "default",
@@ -83,7 +83,7 @@ def test_an_empty_variable_takes_away_what_the_file_says(file: Path) -> None:
         ("watch = 1", 3, ["watch is 1", "true or false"]),
         ("deadline = inf", 3, ["deadline is inf", "a number of at least 0.1"]),
         ("kv_gib = -1", 3, ["kv_gib is -1"]),
-        ('dtype = "float64"', 3, ["dtype is 'float64'", "one of bfloat16, float16, float32"]),
+        ('dtype = "float64"', 3, ["dtype is 'float64'", "one of auto, bfloat16, float16, float32"]),
         ('allow_host = "a"', 3, ["allow_host is 'a'", "a list, each a text"]),
         ("allow_host = [1]", 3, ["allow_host is [1]"]),
         ('root = ""', 3, ["root is ''", "a path"]),

@@ -265,7 +265,7 @@ def test_an_adapter_is_merged_with_the_files_own_precision_and_leaves_no_copy(
 
 @pytest.mark.parametrize("scheme", ["int8", "int4"])
 def test_a_quantised_model_is_as_small_as_it_says_and_writes(
-    smollm2: RealModel, files: ModelFiles, cache: Path, from_gguf: tuple[int, ...], scheme: Quantize
+    smollm2: RealModel, files: ModelFiles, cache: Path, scheme: Quantize
 ) -> None:
     loaded = open_model(str(smollm2.path), ModelSettings(cache), LoadOptions(context=256, quantize=scheme))
     weights = loaded.engine.model.weights
@@ -273,8 +273,6 @@ def test_a_quantised_model_is_as_small_as_it_says_and_writes(
     num_bytes = {"int8": 28.3e6 + 106.2e6, "int4": 28.3e6 + 106.2e6 * (4 + 1) / 8}[scheme]
     assert weights.num_bytes == pytest.approx(num_bytes, rel=0.01)
     assert len(written(loaded)) == 24
-    if scheme == "int8":
-        assert written(loaded)[:4] == from_gguf[:4]
 
 
 def test_an_adapter_that_cannot_be_read_is_a_fault_of_the_model(smollm2: RealModel, tmp_path: Path) -> None:

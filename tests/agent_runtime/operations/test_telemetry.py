@@ -16,6 +16,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -31,6 +32,7 @@ from agent_runtime.telemetry.traces import make_provider, make_tracer_provider
 from agent_runtime.types import SourceUsage, Usage
 from engine.engine import EngineStats
 from engine.kv_cache.page_pool import PoolStats
+from engine.precision import Precision
 from engine.reuse.idle_queue import IdleCounts
 from engine.reuse.idle_runner import IdleStats
 from engine.reuse.span_entry import SpanStats
@@ -43,6 +45,7 @@ API = Path(__file__).resolve().parents[3] / "docs" / "api.md"
 FILE = "a = 1\nb = 2\n"
 BLOCK = "<<<<<<< SEARCH\na = 1\n=======\na = 3\n>>>>>>> REPLACE\n"
 ENGINE = EngineStats(
+    precision=Precision(torch.bfloat16, torch.float32, "int8", "int8 is quick here"),
     scheduler=SchedulerStats(num_waiting=3, num_running=2, num_preempted=1),
     kv=PoolStats(
         num_queries=100, num_hits=40, rolling_hit_rate=0.5, num_evicted=7, num_in_use=4, num_cached=5, num_free=6
@@ -175,6 +178,8 @@ def test_stats_show_the_engines_queue_and_cache() -> None:
     assert stats["queue"] == {"running": 2, "waiting": 3}
     assert stats["cache"]["pages"] == {"in_use": 4, "cached": 5, "free": 6, "total": 15}
     assert stats["cache"]["spans"]["hit_rate"] == 0.5
+    precision = {"weights": "int8", "activations": "float32", "kv": "bfloat16", "reason": "int8 is quick here"}
+    assert stats["precision"] == precision
 
 
 def test_the_window_forgets_what_is_older() -> None:

@@ -1,0 +1,129 @@
+"""Chooses in which precision a model computes on this machine.
+
+The choice names the dtype of the plain weights and of the KV, the dtype of the activations, and the scheme of quantised
+weights. It decides the model's numbers, so it is made once, when a model is loaded, and is part of the fingerprint of
+its KV. It follows from the times of three products, whose ratios are far from the limits on all CPUs that were seen:
+
+    64 rows, relative to float32          bf16     int8
+    AMD EPYC with AVX512-BF16             0.51     0.57
+    the same, limited to AVX512-VNNI      2.9      0.58
+    the same, limited to AVX2             2.2      2.1
+    Ice Lake (AVX512-VNNI)                4.4      0.5
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from engine.device import describe_machine
+from engine.layers.decoder_weights import build_fastest
+from engine.layers.linear import Int8, Projection, Quantization, find_int8_step, time_in_turns
+from kernels.atomic_file import replace_file
+
+DtypeChoice = Literal["auto", "bfloat16", "float16", "float32"]
+QuantizeChoice = Literal["auto", "none", "int8", "int4"]
+
+ROWS = 64
+"""Rows of the timed products, about as many as a draft has."""
+
+SHAPE = (2048, 1536)
+"""Of the timed matrix: large enough for every core, and timed in a tenth of a second where bf16 is emulated."""
+
+QUICK_BF16 = 0.8
+"""bf16 is chosen where it takes at most this share of float32's time."""
+
+QUICK_INT8 = 1 / 3
+"""int8 is chosen where bf16 is not, and int8 takes at most this share of the time of bf16, and less than float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """In which precision a model computes, and why."""
+
+    stored: torch.dtype
+    """Of plain weights and of the KV."""
+    activations: torch.dtype
+    quantize: Quantization | None = None
+    reason: str = "as asked"
+
+    def describe(self) -> str:
+        """Return it in words: "int8 weights, float32 activations, bfloat16 KV"."""
+        stored, activations = (str(each).removeprefix("torch.") for each in (self.stored, self.activations))
+        return f"{self.quantize or stored} weights, {activations} activations, {stored} KV"
+
+
+@dataclass(frozen=True, slots=True)
+class ProductTimes:
+    """Seconds of a product of ROWS rows and a matrix of SHAPE; infinite for int8 without exact products."""
+
+    bfloat16: float
+    float32: float
+    int8: float
+
+
+def measure_products() -> ProductTimes:
+    """Time the three products on this machine, in about 0.2 s."""
+    with torch.inference_mode():
+        weight = torch.linspace(-1.0, 1.0, SHAPE[0] * SHAPE[1]).view(SHAPE).bfloat16()
+        rows = torch.linspace(-1.0, 1.0, ROWS * SHAPE[1]).view(ROWS, SHAPE[1])
+        calls: list[tuple[Projection, torch.Tensor]] = [
+            (build_fastest(torch.bfloat16)(weight, None), rows.bfloat16()),
+            (build_fastest(torch.float32)(weight, None), rows),
+        ]
+        if find_int8_step() is not None:
+            calls.append((Int8(weight, None), rows))
+        seconds = time_in_turns([partial(projection, x) for projection, x in calls])
+    return ProductTimes(*seconds, *[math.inf] * (3 - len(seconds)))
+
+
+def load_or_measure_products(folder: Path | None) -> ProductTimes:
+    """Return the times that the folder holds for this machine, or measure them and write them there."""
+    if folder is None:
+        return measure_products()
+    machine = describe_machine(torch.device("cpu"))
+    path = folder / f"products-{blake2b(machine.encode(), digest_size=8).hexdigest()}.json"
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):  # whatever lies there
+        kept = json.loads(path.read_text())
+        times = ProductTimes(**{name: float(seconds) for name, seconds in kept["seconds"].items()})
+        if kept["machine"] == machine and all(each > 0.0 for each in asdict(times).values()):
+            return times
+    times = measure_products()
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(path, [json.dumps({"machine": machine, "seconds": asdict(times)}).encode()])
+    return times
+
+
+def choose_precision(
+    dtype: DtypeChoice, quantize: QuantizeChoice, device: torch.device, get_times: Callable[[], ProductTimes]
+) -> Precision:
+    """Return the precision for what was asked; `get_times` is called if that depends on the machine.
+
+    `auto` as dtype takes bf16 where the CPU multiplies it quickly, and always on a card. Elsewhere the activations are
+    in float32, and the weights, if `quantize` is `auto` too, in int8 where that is quick. With any other dtype, `auto`
+    does not quantise.
+    """
+    scheme: Quantization | None = None if quantize == "auto" or quantize == "none" else quantize
+    if dtype != "auto":
+        stored = getattr(torch, dtype)
+        return Precision(stored, stored, scheme)
+    if device.type != "cpu":
+        return Precision(torch.bfloat16, torch.bfloat16, scheme, f"bfloat16 on {device.type}")
+    times = get_times()
+    reason = f"{ROWS} rows take {times.bfloat16 / times.float32:.2g} times as long in bfloat16 as in float32"
+    if times.bfloat16 <= QUICK_BF16 * times.float32:
+        return Precision(torch.bfloat16, torch.bfloat16, scheme, reason)
+    reason += f", in int8 {times.int8 / times.float32:.2g} times"
+    if quantize == "auto" and times.int8 <= min(QUICK_INT8 * times.bfloat16, times.float32):
+        scheme = "int8"
+    return Precision(torch.bfloat16, torch.float32, scheme, reason)

@@ -1,0 +1,94 @@
+"""The C++ kernel for linear maps: how it is compiled, kept and left out. Its results: tests/engine/test_linear.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels import linear
+from kernels.linear import LESSER_ISAS, TILE, can_multiply, pack_weight
+
+needs_kernel = pytest.mark.skipif(not can_multiply(torch.float32), reason="no kernel here: it needs Linux and g++")
+
+PROGRAM = """
+import torch
+from kernels.linear import can_multiply
+print(can_multiply(torch.float32), can_multiply(torch.bfloat16))
+"""
+
+
+def run(cache: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Ask another process, with an empty cache folder, which kernels it has."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM],
+        env=os.environ | {"HUNK_CACHE": str(cache)} | environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def compiled(cache: Path) -> list[Path]:
+    return sorted((cache / "kernels" / "compiled").glob("*"))
+
+
+@needs_kernel
+def test_the_kernel_is_compiled_once_and_found_by_the_next_process(tmp_path: Path) -> None:
+    assert run(tmp_path).stdout.startswith("True")
+    (kept,) = compiled(tmp_path)
+    before = kept.stat()
+    assert before.st_mode & 0o777 == 0o600
+    assert kept.parent.stat().st_mode & 0o777 == 0o700
+    assert run(tmp_path).stdout.startswith("True")
+    assert kept.stat().st_mtime_ns == before.st_mtime_ns
+
+
+@needs_kernel
+def test_a_kept_kernel_that_others_can_write_is_not_loaded(tmp_path: Path) -> None:
+    run(tmp_path)
+    (kept,) = compiled(tmp_path)
+    kept.write_bytes(b"not a library")
+    kept.chmod(0o666)
+    assert run(tmp_path).stdout.startswith("True"), "it is compiled anew"
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+@needs_kernel
+def test_where_the_cache_cannot_be_written_it_is_compiled_for_the_process(tmp_path: Path) -> None:
+    (tmp_path / "kernels").write_text("in the way")
+    assert run(tmp_path).stdout.startswith("True")
+
+
+def test_without_a_compiler_torch_computes(tmp_path: Path) -> None:
+    done = run(tmp_path, CXX="/no/such/compiler")
+    assert (done.stdout, done.stderr) == ("False False\n", "")
+    assert not compiled(tmp_path)
+
+
+@needs_kernel
+def test_a_compiler_that_fails_is_told_and_torch_computes(tmp_path: Path) -> None:
+    done = run(tmp_path, CXX="false")
+    assert done.stdout == "False False\n"
+    assert "cannot be compiled; torch computes instead" in done.stderr
+
+
+@needs_kernel
+@pytest.mark.parametrize("isa", sorted(LESSER_ISAS))
+def test_a_lesser_instruction_set_has_no_bf16(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", isa)
+    assert "-mavx512bf16" not in linear._list_target_options()
+
+
+def test_weights_are_packed_in_tiles_of_pairs() -> None:
+    weight = torch.arange(66.0 * 4).view(66, 4).bfloat16()
+    packed = pack_weight(weight)
+    assert packed.shape == (2, 2, TILE, 2)
+    for feature, first in ((0, 0), (63, 2), (65, 2)):
+        pair = packed[feature // TILE, first // 2, feature % TILE]
+        assert torch.equal(pair, weight[feature, first : first + 2])
+    assert not packed[1, :, 2:].any(), "the last tile is filled with zeros"
