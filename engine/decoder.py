@@ -19,7 +19,14 @@ from engine.precision import Precision
 from engine.weights.checkpoint import fingerprint
 from engine.weights.parameters import Parameters
 from kernels.accept import TopTokens, find_top_tokens_by_tile
-from kernels.attention import Run, Scratch, attention_at_positions, causal_attention, decode_attention
+from kernels.attention import (
+    Run,
+    Scratch,
+    attention_at_positions,
+    can_attend,
+    causal_attention,
+    decode_attention,
+)
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope import apply_rope, rope_table
 from kernels.swiglu import swiglu
@@ -250,6 +257,9 @@ class StoreOps(LayerOps):
         self.cos, self.sin = decoder.get_rotations(batch.positions)
         self._scratch = scratch
         self._kv_dtype = decoder.weights.kv_dtype
+        self._has_kernel = can_attend(decoder.weights.dtype, self._kv_dtype, decoder.config.head_dim)
+        positions = batch.positions.tolist()
+        self._ends = [positions[last - 1] + 1 for _, last in batch.ranges]
         self._scattered = {at: batch.positions[slice(*batch.ranges[at])] for at in batch.scattered}
 
     def attend(self, index: int, layer: LayerWeights, heads: Tensor) -> Tensor:
@@ -276,17 +286,19 @@ class StoreOps(LayerOps):
         """Return the attention output of each token, [num_tokens, num_heads, head_dim], over its own sequence."""
         kv, ranges, window = self.kv, self.batch.ranges, self.config.sliding_window
         if len(ranges) == 1 and not self._scattered:
-            return causal_attention(query, kv.runs(index, 0), self._scratch, window)
+            return causal_attention(query, kv.runs(index, 0), self._scratch, window, self._ends[0])
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        if kv.singles:
-            rows = [ranges[at][0] for at in kv.singles]
+        singles = () if self._has_kernel else kv.singles
+        if singles:
+            rows = [ranges[at][0] for at in singles]
             out[rows] = decode_attention(query[rows], *kv.gather(index))
         for at, (first, last) in enumerate(ranges):
             if at in self._scattered:
                 own, positions = query[first:last], self._scattered[at]
                 out[first:last] = attention_at_positions(own, positions, kv.runs(index, at), self._scratch)
-            elif at not in kv.singles:
-                out[first:last] = causal_attention(query[first:last], kv.runs(index, at), self._scratch, window)
+            elif at not in singles:
+                runs = kv.runs(index, at)
+                out[first:last] = causal_attention(query[first:last], runs, self._scratch, window, self._ends[at])
         return out
 
 

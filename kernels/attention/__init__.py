@@ -10,11 +10,14 @@ from torch import Tensor
 
 from kernels.attention import cpu
 from kernels.attention.cpu import Run, Scratch, decode_attention, truncate_runs
+from kernels.attention.native import attend as attend_by_kernel
+from kernels.attention.native import can_attend
 
 __all__ = [
     "Run",
     "Scratch",
     "attention_at_positions",
+    "can_attend",
     "causal_attention",
     "decode_attention",
     "invariant_attention",
@@ -22,16 +25,21 @@ __all__ = [
 ]
 
 
-def causal_attention(query: Tensor, runs: Sequence[Run], scratch: Scratch, window: int | None = None) -> Tensor:
+def causal_attention(
+    query: Tensor, runs: Sequence[Run], scratch: Scratch, window: int | None = None, end: int | None = None
+) -> Tensor:
     """Attend from the last tokens of a sequence to the whole sequence.
 
     query: [num_tokens, num_heads, head_dim]. runs: keys and values of the sequence in order, `seq_len` positions in
     all; the last `num_tokens` of them belong to the queries. Query row i is at position `seq_len - num_tokens + i` and
-    sees the keys [0, that position], or the last `window` of them. Returns [num_tokens, num_heads, head_dim],
-    contiguous.
+    sees the keys [0, that position], or the last `window` of them. `end` is the position after the last query, if the
+    runs begin after the start of the sequence. Returns [num_tokens, num_heads, head_dim], contiguous.
     """
     if query.device.type == "cpu":
-        num_tokens, num_heads, _ = query.shape
+        num_tokens, num_heads, width = query.shape
+        if can_attend(query.dtype, runs[0][0].dtype, width):
+            end = sum(len(keys) for keys, _ in runs) if end is None else end
+            return attend_by_kernel(query, range(end - num_tokens, end), runs, end, window)
         seq_len, group = sum(len(keys) for keys, _ in runs), num_heads // runs[0][0].shape[1]
         few = cpu.is_fused_faster(num_tokens, seq_len, group)
         attend = cpu.few_query_attention if few else cpu.block_attention
@@ -53,6 +61,8 @@ def attention_at_positions(query: Tensor, positions: Tensor, runs: Sequence[Run]
     if at[-1] - at[0] < len(at):
         return causal_attention(query, runs, scratch)
     if query.device.type == "cpu":
+        if can_attend(query.dtype, runs[0][0].dtype, query.shape[2]):
+            return attend_by_kernel(query, at, runs, at[-1] + 1, None)
         return cpu.attention_at_positions(query, at, runs, scratch)
     return cpu.sdpa_attention_at_positions(query, positions, *_concat_runs(runs))
 

@@ -25,35 +25,20 @@ in order, and of a pair the two weights of each output feature side by side: [nu
 from __future__ import annotations
 
 import ctypes
-import logging
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
-from contextlib import suppress
 from functools import cache
-from hashlib import blake2b
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.atomic_file import replace_file
-from kernels.tuner.store import get_default_folder
-
-log = logging.getLogger(__name__)
+from kernels.native import Function, find_function
 
 TILE = 64
-SOURCE = Path(__file__).with_name("linear.cpp")
-OPTIONS = ("-O3", "-std=c++17", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared")
 
 
 def can_multiply(dtype: torch.dtype) -> bool:
     """Return whether there is a kernel for activations of this dtype; compiles it at the first call."""
-    library = _load()
-    return library is not None and _find_function(library, dtype) is not None
+    return _find_function(dtype) is not None
 
 
 def pack_weight(weight: Tensor) -> Tensor:
@@ -71,8 +56,7 @@ def linear(x: Tensor, packed: Tensor, bias: Tensor | None, out_features: int) ->
     num_tiles, num_pairs = packed.shape[:2]
     x = x.contiguous()
     out = torch.empty(len(x), num_tiles * TILE)
-    library = _load()
-    multiply = None if library is None else _find_function(library, x.dtype)
+    multiply = _find_function(x.dtype)
     assert multiply is not None, "can_multiply says so"
     assert x.shape[1] == 2 * num_pairs
     multiply(
@@ -88,60 +72,10 @@ def linear(x: Tensor, packed: Tensor, bias: Tensor | None, out_features: int) ->
     return (out if out.shape[1] == out_features else out[:, :out_features].contiguous()).to(x.dtype)
 
 
-def _find_function(library: ctypes.CDLL, dtype: torch.dtype) -> ctypes._NamedFuncPointer | None:
-    function: ctypes._NamedFuncPointer | None = getattr(library, f"multiply_{dtype}".replace("torch.", ""), None)
+@cache
+def _find_function(dtype: torch.dtype) -> Function | None:
+    function = find_function("multiply", dtype)
     if function is not None:
         function.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_long] * 3 + [ctypes.c_int]
         function.restype = None
     return function
-
-
-@cache
-def _load() -> ctypes.CDLL | None:
-    """Return the compiled kernel, from the cache folder if it has it; None if it cannot be had."""
-    compiler = shutil.which(os.environ.get("CXX", "g++"))
-    if platform.system() != "Linux" or compiler is None:
-        return None
-    command = [compiler, *OPTIONS, *_list_target_options(), str(SOURCE), "-o"]
-    name = blake2b(f"{command}".encode() + SOURCE.read_bytes(), digest_size=8).hexdigest()
-    path = get_default_folder(os.environ) / "compiled" / f"linear-{name}.so"
-    try:
-        if _is_ours(path):
-            return ctypes.CDLL(str(path))
-        with tempfile.TemporaryDirectory() as folder:
-            made = Path(folder) / path.name
-            subprocess.run([*command, str(made)], check=True, capture_output=True, text=True, timeout=120)
-            with suppress(OSError):  # the next process compiles it again
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                replace_file(path, [made.read_bytes()])
-            return ctypes.CDLL(str(made))
-    except (OSError, subprocess.SubprocessError) as error:
-        reason = getattr(error, "stderr", None) or error
-        log.warning("the kernel for linear maps on a CPU cannot be compiled; torch computes instead: %s", reason)
-        return None
-
-
-LESSER_ISAS = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
-"""oneDNN's names of instruction sets without AVX512-BF16."""
-
-
-def _list_target_options() -> list[str]:
-    """Return the options for the instructions that torch uses here, which `ATEN_CPU_CAPABILITY` and
-    `ONEDNN_MAX_CPU_ISA` can lower.
-    """
-    if platform.machine() != "x86_64":
-        return ["-mcpu=native"]
-    capability = torch.backends.cpu.get_cpu_capability()
-    if not capability.startswith("AVX512"):
-        return ["-march=x86-64-v3" if capability == "AVX2" else "-march=x86-64"]
-    is_lesser = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in LESSER_ISAS
-    return ["-march=x86-64-v4", *["-mavx512bf16"] * (not is_lesser and torch.cpu._is_avx512_bf16_supported())]
-
-
-def _is_ours(path: Path) -> bool:
-    """Return whether the file exists and nobody else can have written it: its code is run in this process."""
-    try:
-        found = [each.stat() for each in (path, path.parent)]
-    except OSError:
-        return False
-    return all(each.st_uid == os.getuid() and not each.st_mode & 0o022 for each in found)

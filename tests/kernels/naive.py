@@ -20,7 +20,7 @@ def naive_causal_attention(query: Tensor, keys: Tensor, values: Tensor, window: 
     last `window` of them. Returns [num_tokens, num_heads, head_dim].
     """
     mask = make_causal_mask(query.shape[0], keys.shape[1], query.device, window)
-    return _attend_with_mask(query, keys, values, mask)
+    return attend_with_mask(query, keys, values, mask)
 
 
 def naive_attention_at_positions(query: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -29,10 +29,10 @@ def naive_attention_at_positions(query: Tensor, positions: Tensor, keys: Tensor,
     query: [num_tokens, num_heads, head_dim]. positions: int64 [num_tokens]. keys, values: [num_kv_heads, seq_len,
     head_dim]. Query row i sees the keys [0, positions[i]]. Returns [num_tokens, num_heads, head_dim].
     """
-    return _attend_with_mask(query, keys, values, make_position_mask(positions, keys.shape[1]))
+    return attend_with_mask(query, keys, values, make_position_mask(positions, keys.shape[1]))
 
 
-def _attend_with_mask(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+def attend_with_mask(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
     """Compute softmax attention of each query row over the keys where its row of the mask is True."""
     num_heads, head_dim = query.shape[1:]
     group, dtype = num_heads // keys.shape[0], torch.promote_types(query.dtype, torch.float32)

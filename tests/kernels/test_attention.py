@@ -14,8 +14,10 @@ from torch import Tensor
 from kernels import attention
 from kernels.attention import Run, Scratch, causal_attention, cpu, decode_attention
 from kernels.attention.cpu import make_causal_mask, sdpa_attention
+from kernels.attention.native import attend as attend_by_kernel
+from kernels.attention.native import can_attend
 from tests.kernels.devices import CPU
-from tests.kernels.naive import naive_causal_attention
+from tests.kernels.naive import attend_with_mask, naive_causal_attention
 
 # In blocks, however the queries are cut and the keys are scattered.
 
@@ -144,6 +146,95 @@ def test_scratch_is_kept_from_call_to_call() -> None:
     assert scratch.take("scores", (1, 5), torch.bfloat16).data_ptr() != first.data_ptr()
     assert scratch.take("other", (3, 5), torch.float32).data_ptr() != first.data_ptr()
     assert scratch.take("scores", (40, 5), torch.float32).shape == (40, 5)
+
+
+# The kernel in C++.
+
+
+def needs_kernel(dtype: torch.dtype) -> None:
+    if not can_attend(dtype, torch.bfloat16, 64):
+        pytest.skip(f"there is no kernel for {dtype} here: it needs Linux and g++, and AVX512-BF16 for bf16")
+
+
+def in_pages(keys: Tensor, values: Tensor, cuts: Sequence[int], by_head: bool) -> list[Run]:
+    """As `scattered`; with the heads far apart, as in a contiguous cache, or side by side, as in a pool."""
+    runs = scattered(keys, values, cuts)
+    if not by_head:
+        return runs
+    return [tuple(part.transpose(0, 1).contiguous().transpose(0, 1) for part in run) for run in runs]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@settings(max_examples=150)
+@given(data=st.data(), by_head=st.booleans(), seed=st.integers(0, 1 << 30))
+def test_the_kernel_equals_the_reference_and_a_token_alone_has_the_same_bits(
+    data: st.DataObject, dtype: torch.dtype, by_head: bool, seed: int
+) -> None:
+    needs_kernel(dtype)
+    torch.manual_seed(seed)
+    num_kv_heads, group, width = data.draw(
+        st.sampled_from([(1, 1, 2), (2, 7, 64), (3, 3, 64), (1, 6, 128), (4, 1, 16), (1, 2, 80), (1, 3, 256)])
+    )
+    seq_len = data.draw(st.sampled_from([1, 2, 63, 64, 65, 130, 400]))
+    positions = sorted(data.draw(st.sets(st.integers(0, seq_len - 1), min_size=1, max_size=40)))
+    end = positions[-1] + 1
+    window = data.draw(st.none() | st.integers(1, seq_len + 3))
+    cuts = data.draw(st.lists(st.integers(1, end - 1), max_size=3)) if end > 1 else []
+    query = torch.randn(len(positions), num_kv_heads * group, width).to(dtype)
+    keys, values = torch.randn(2, end, num_kv_heads, width).bfloat16()
+    runs = in_pages(keys, values, cuts, by_head)
+    actual = attend_by_kernel(query, positions, runs, end, window)
+    mask = make_causal_mask(end, end, CPU, window)[positions]
+    expected = attend_with_mask(query.double(), keys.double().transpose(0, 1), values.double().transpose(0, 1), mask)
+    error = float((actual.double() - expected).norm() / expected.norm())
+    assert (actual.dtype, actual.shape) == (dtype, query.shape)
+    assert error < BOUND[dtype], f"error {error:.2g}"
+    row = data.draw(st.integers(0, len(positions) - 1))
+    first = 0 if window is None else max(0, positions[row] + 1 - window)
+    seen = slice(first, positions[row] + 1)
+    alone = attend_by_kernel(query[row, None], [positions[row]], [(keys[seen], values[seen])], seen.stop, window)
+    assert torch.equal(alone[0], actual[row]), "whatever is beside it, wherever its keys lie, and if a window cuts them"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_kernel_hides_no_fault_and_overflows_nowhere(dtype: torch.dtype) -> None:
+    """Of its own keys and values; those of another head stay out of it."""
+    needs_kernel(dtype)
+    query, (keys, values) = torch.randn(3, 4, 64).to(dtype), torch.randn(2, 70, 2, 64).bfloat16()
+    large = attend_by_kernel(100.0 * query, [5, 68, 69], [(100.0 * keys, values)], 70, None)
+    assert large.isfinite().all()
+    for place in (keys, values):
+        kept = place[66, 1, 3].clone()
+        place[66, 1, 3] = torch.nan
+        found = attend_by_kernel(query, [5, 68, 69], [(keys, values)], 70, None)
+        assert found[:, :2].isfinite().all()
+        assert found[0].isfinite().all(), "it does not see that block"
+        assert found[1:, 2:].isnan().any(dim=-1).all()
+        place[66, 1, 3] = kept
+
+
+def test_other_dtypes_and_widths_are_left_to_torch() -> None:
+    assert not can_attend(torch.float32, torch.float32, 64)
+    assert not can_attend(torch.float16, torch.bfloat16, 64)
+    assert not can_attend(torch.float32, torch.bfloat16, 7)
+    assert not can_attend(torch.float32, torch.bfloat16, 258)
+
+
+@pytest.mark.parametrize("window", [None, 30])
+@pytest.mark.parametrize("num_tokens", [1, 3, 60])
+def test_without_the_kernel_wide_queries_attend_to_bf16(
+    monkeypatch: pytest.MonkeyPatch, num_tokens: int, window: int | None
+) -> None:
+    monkeypatch.setattr(attention, "can_attend", lambda *_: False)
+    query, (keys, values) = torch.randn(num_tokens, 4, 64), torch.randn(2, 90, 2, 64).bfloat16()
+    expected = naive_causal_attention(query, keys.float().transpose(0, 1), values.float().transpose(0, 1), window)
+    for cuts in ((), (40,)):
+        actual = causal_attention(query, scattered(keys, values, cuts), PoisonedScratch(), window)
+        assert error_ratio(actual, expected) < BOUND[torch.float32]
+    bias = torch.zeros(1, 1, 1, 90, dtype=torch.bfloat16)
+    last = decode_attention(query[-1:], keys[None], values[None], bias)
+    everything = naive_causal_attention(query[-1:], keys.float().transpose(0, 1), values.float().transpose(0, 1))
+    assert error_ratio(last, everything) < BOUND[torch.float32]
 
 
 # Torch's fused kernel, few queries, decodes.

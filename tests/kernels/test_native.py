@@ -1,4 +1,5 @@
-"""The C++ kernel for linear maps: how it is compiled, kept and left out. Its results: tests/engine/test_linear.py."""
+"""The kernels in C++: how they are compiled, kept and left out. What they compute: tests/engine/test_linear.py and
+tests/kernels/test_attention.py."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import linear
-from kernels.linear import LESSER_ISAS, TILE, can_multiply, pack_weight
+from kernels import native
+from kernels.linear import TILE, can_multiply, pack_weight
+from kernels.native import LESSER_ISAS
 
 needs_kernel = pytest.mark.skipif(not can_multiply(torch.float32), reason="no kernel here: it needs Linux and g++")
 
@@ -81,7 +83,7 @@ def test_a_compiler_that_fails_is_told_and_torch_computes(tmp_path: Path) -> Non
 @pytest.mark.parametrize("isa", sorted(LESSER_ISAS))
 def test_a_lesser_instruction_set_has_no_bf16(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", isa)
-    assert "-mavx512bf16" not in linear._list_target_options()
+    assert "-mavx512bf16" not in native._list_target_options()
 
 
 def test_weights_are_packed_in_tiles_of_pairs() -> None:

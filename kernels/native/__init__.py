@@ -1,0 +1,91 @@
+"""The kernels in C++ for CPUs, compiled together at first use, and kept in the cache folder."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from contextlib import suppress
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernels.atomic_file import replace_file
+from kernels.tuner.store import get_default_folder
+
+log = logging.getLogger(__name__)
+
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("block.h", "linear.cpp", "attention.cpp"))
+OPTIONS = ("-O3", "-std=c++17", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared")
+
+Function = Any
+
+
+def find_function(name: str, dtype: torch.dtype) -> Function | None:
+    """Return a kernel for activations of this dtype, None if there is none here; compiles them at the first call.
+
+    They need Linux and a compiler, `$CXX` or g++, and for bf16 a CPU with AVX512-BF16.
+    """
+    library = _load()
+    function: Function | None = getattr(library, f"{name}_{dtype}".replace("torch.", ""), None)
+    return function
+
+
+@cache
+def _load() -> ctypes.CDLL | None:
+    """Return the compiled kernels, from the cache folder if it has it; None if they cannot be had."""
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    if platform.system() != "Linux" or compiler is None:
+        return None
+    units = [str(each) for each in SOURCES if each.suffix == ".cpp"]
+    command = [compiler, *OPTIONS, *_list_target_options(), *units, "-o"]
+    content = b"".join(each.read_bytes() for each in SOURCES)
+    name = blake2b(f"{command}".encode() + content, digest_size=8).hexdigest()
+    path = get_default_folder(os.environ) / "compiled" / f"kernels-{name}.so"
+    try:
+        if _is_ours(path):
+            return ctypes.CDLL(str(path))
+        with tempfile.TemporaryDirectory() as folder:
+            made = Path(folder) / path.name
+            subprocess.run([*command, str(made)], check=True, capture_output=True, text=True, timeout=120)
+            with suppress(OSError):  # the next process compiles it again
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                replace_file(path, [made.read_bytes()])
+            return ctypes.CDLL(str(made))
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = getattr(error, "stderr", None) or error
+        log.warning("the kernels for CPUs cannot be compiled; torch computes instead: %s", reason)
+        return None
+
+
+LESSER_ISAS = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
+"""oneDNN's names of instruction sets without AVX512-BF16."""
+
+
+def _list_target_options() -> list[str]:
+    """Return the options for the instructions that torch uses here, which `ATEN_CPU_CAPABILITY` and
+    `ONEDNN_MAX_CPU_ISA` can lower.
+    """
+    if platform.machine() != "x86_64":
+        return ["-mcpu=native"]
+    capability = torch.backends.cpu.get_cpu_capability()
+    if not capability.startswith("AVX512"):
+        return ["-march=x86-64-v3" if capability == "AVX2" else "-march=x86-64"]
+    is_lesser = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in LESSER_ISAS
+    return ["-march=x86-64-v4", *["-mavx512bf16"] * (not is_lesser and torch.cpu._is_avx512_bf16_supported())]
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether the file exists and nobody else can have written it: its code is run in this process."""
+    try:
+        found = [each.stat() for each in (path, path.parent)]
+    except OSError:
+        return False
+    return all(each.st_uid == os.getuid() and not each.st_mode & 0o022 for each in found)

@@ -1,0 +1,240 @@
+// Attention over keys and values in bf16; the interface is described in kernels/attention/native.py.
+//
+// A query's result does not depend on the other queries: its keys are taken in blocks that begin at multiples of
+// KEYS, whatever is computed beside it. Scores, their softmax (computed online: Milakov and Gimelshein 2018, arXiv
+// 1805.02867; Dao et al. 2022, arXiv 2205.14135) and the sums stay in the caches of one core.
+
+#include <cmath>
+#include <cstring>
+
+#include "block.h"
+
+constexpr int KEYS = TILE;       // of a block
+constexpr int MAX_WIDTH = 256;   // of a head
+constexpr int QUERY_ROWS = 96;   // that share a packed block
+constexpr float NOTHING = -INFINITY;
+
+static const uint16_t ZEROS[MAX_WIDTH] = {};
+
+struct Run {
+    const uint16_t *keys, *values;            // of the first position and head
+    long first, end;                          // positions
+    long key_stride, value_stride;            // numbers between two positions
+    long key_head_stride, value_head_stride;  // numbers between two heads
+};
+
+static inline float sum_lanes(Floats v) {
+    for (int half = LANES / 2; half; half /= 2)
+        for (int lane = 0; lane < half; lane++) v[lane] += v[lane + half];
+    return v[0];
+}
+
+static inline float max_lanes(Floats v) {
+    for (int half = LANES / 2; half; half /= 2)
+        for (int lane = 0; lane < half; lane++) v[lane] = v[lane] > v[lane + half] ? v[lane] : v[lane + half];
+    return v[0];
+}
+
+// e to the power of x <= 0, off by 2 units in the last place; 0 below -87.
+static inline Floats exp_lanes(Floats x) {
+    typedef int32_t Ints __attribute__((vector_size(LANES * 4)));
+    const Ints is_nothing = x < -87.0f;
+    const Floats shifted = x * 1.44269504f + 12582912.0f;  // rounded to a whole number in the lowest bits
+    const Floats whole = shifted - 12582912.0f;
+    const Floats r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+    Floats p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    const Ints power = ((Ints)shifted - (int32_t)0x4B400000) << 23;
+    return (Floats)(((Ints)p + power) & ~is_nothing);
+}
+
+static inline uint16_t round_to_bf16(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    if (x != x) return 0x7FC0;
+    return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+}
+
+static inline void store(float *to, float x) { *to = x; }
+static inline void store(uint16_t *to, float x) { *to = round_to_bf16(x); }
+
+static inline void store_lanes(float *to, Floats x) { *(Floats *)to = x; }
+static inline void store_lanes(uint16_t *to, Floats x) {  // numbers, no NaN
+    typedef uint16_t Halves __attribute__((vector_size(LANES * 2), aligned(2)));
+    const Words bits = (Words)x;
+    *(Halves *)to = __builtin_convertvector((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, Halves);
+}
+
+static inline void transpose(Words (&rows)[LANES]) {
+    Words indices;
+    for (int lane = 0; lane < LANES; lane++) indices[lane] = lane;
+#pragma GCC unroll 4
+    for (int step = 1; step < LANES; step *= 2) {
+        const Words is_upper = (indices & step) != 0;
+        const Words first = is_upper ? indices - step + LANES : indices;
+        const Words second = is_upper ? indices + LANES : indices + step;
+#pragma GCC unroll 16
+        for (int row = 0; row < LANES; row++) {
+            if (row & step) continue;
+            const Words one = rows[row], other = rows[row + step];
+            rows[row] = __builtin_shuffle(one, other, first);
+            rows[row + step] = __builtin_shuffle(one, other, second);
+        }
+    }
+}
+
+// The keys of a block as a tile whose columns are the keys: [width / 2][KEYS] pairs.
+static void pack_keys(const uint16_t *const *keys, long width, uint32_t *tile) {
+    const long num_words = width / 2, num_whole = num_words - num_words % LANES;
+    for (int key = 0; key < KEYS; key += LANES)
+        for (long word = 0; word < num_whole; word += LANES) {
+            Words rows[LANES];
+            for (int lane = 0; lane < LANES; lane++)
+                std::memcpy(&rows[lane], keys[key + lane] + 2 * word, sizeof(Words));
+            transpose(rows);
+            for (int lane = 0; lane < LANES; lane++) *(Words *)(tile + (word + lane) * KEYS + key) = rows[lane];
+        }
+    for (int key = 0; key < KEYS; key++)
+        for (long word = num_whole; word < num_words; word++)
+            std::memcpy(tile + word * KEYS + key, keys[key] + 2 * word, 4);
+}
+
+// The values of a block as tiles whose columns are those of the values: [width / TILE][KEYS / 2][TILE] pairs.
+static void pack_values(const uint16_t *const *values, long width, uint32_t *tiles) {
+    for (long first = 0; first < width; first += TILE)
+        for (int key = 0; key < KEYS; key += 2, tiles += TILE) {
+            const uint16_t *one = values[key] + first, *other = values[key + 1] + first;
+            const long num_columns = width - first < TILE ? width - first : TILE;
+            for (long column = 0; column < num_columns; column++)
+                tiles[column] = one[column] | (uint32_t)other[column] << 16;
+            for (long column = num_columns; column < TILE; column++) tiles[column] = 0;
+        }
+}
+
+// One row's softmax over a block of scores: writes its shares, and scales what was summed of earlier blocks.
+template <class Input>
+static void take_block(float *scores, long num_hidden_first, long num_seen, float scale, float &largest, float &total,
+                       float *sums, long sums_width, Input *shares) {
+    constexpr int VECTORS = KEYS / LANES;
+    for (long key = 0; key < num_hidden_first; key++) scores[key] = NOTHING;
+    for (long key = num_seen; key < KEYS; key++) scores[key] = NOTHING;
+    Floats own[VECTORS];
+    for (int v = 0; v < VECTORS; v++) own[v] = *(const Floats *)(scores + v * LANES) * scale;
+    Floats most = own[0];
+    for (int v = 1; v < VECTORS; v++) most = own[v] > most ? own[v] : most;
+    const float now = std::fmax(largest, max_lanes(most));
+    if (now > largest) {
+        if (largest != NOTHING) {
+            const float factor = exp_lanes(Floats{} + (largest - now))[0];
+            total *= factor;
+            for (long column = 0; column < sums_width; column += LANES) *(Floats *)(sums + column) *= factor;
+        }
+        largest = now;
+    }
+    Floats added = {};
+    for (int v = 0; v < VECTORS; v++) {
+        const Floats share = exp_lanes(own[v] - now);
+        added += share;
+        store_lanes(shares + v * LANES, share);
+    }
+    total += sum_lanes(added);
+}
+
+template <class Op>
+static void attend(const typename Op::Input *query, const long *positions, const Run *runs, long num_runs,
+                   long num_tokens, long num_kv_heads, long group, long width, long window, float scale,
+                   typename Op::Input *out, int num_threads) {
+    typedef typename Op::Input Input;
+    const long num_rows = num_tokens * group, num_tiles = (num_rows + QUERY_ROWS - 1) / QUERY_ROWS;
+    const long sums_width = (width + TILE - 1) / TILE * TILE;
+#pragma omp parallel for num_threads(num_threads) schedule(dynamic)
+    for (long item = 0; item < num_kv_heads * num_tiles; item++) {
+        // The last tiles see the most keys, and go first.
+        const long head = item % num_kv_heads, first_row = (num_tiles - 1 - item / num_kv_heads) * QUERY_ROWS;
+        const long last_row = first_row + QUERY_ROWS < num_rows ? first_row + QUERY_ROWS : num_rows;
+        alignas(64) Input rows[QUERY_ROWS * MAX_WIDTH];
+        alignas(64) float sums[QUERY_ROWS * MAX_WIDTH];
+        alignas(64) uint32_t key_tile[MAX_WIDTH / 2 * KEYS], value_tiles[KEYS / 2 * MAX_WIDTH];
+        alignas(64) float scores[MAX_ROWS * KEYS];
+        alignas(64) Input shares[MAX_ROWS * KEYS];
+        float largest[QUERY_ROWS], totals[QUERY_ROWS];
+        for (long row = first_row; row < last_row; row++) {
+            const long token = row / group, own = head * group + row % group;
+            std::memcpy(rows + (row - first_row) * width, query + (token * num_kv_heads * group + own) * width,
+                        width * sizeof(Input));
+            largest[row - first_row] = NOTHING;
+            totals[row - first_row] = 0.0f;
+        }
+        std::memset(sums, 0, (last_row - first_row) * sums_width * sizeof(float));
+
+        const long first_token = first_row / group, last_token = (last_row - 1) / group;
+        const long first_key = window && positions[first_token] >= window ? positions[first_token] - window + 1 : 0;
+        const long end_key = positions[last_token] + 1;
+        long run = 0;
+        for (long block = first_key / KEYS * KEYS; block < end_key; block += KEYS) {
+            const uint16_t *keys[KEYS], *values[KEYS];
+            while (run < num_runs - 1 && runs[run].end <= block) run++;
+            for (long key = 0, at = run; key < KEYS; key++) {
+                const long position = block + key;
+                while (at < num_runs - 1 && runs[at].end <= position) at++;
+                const Run &own = runs[at];
+                const bool is_there = position >= own.first && position < own.end && position < end_key;
+                const long at_key = (position - own.first) * own.key_stride + head * own.key_head_stride;
+                const long at_value = (position - own.first) * own.value_stride + head * own.value_head_stride;
+                keys[key] = is_there ? own.keys + at_key : ZEROS;
+                values[key] = is_there ? own.values + at_value : ZEROS;
+            }
+            pack_keys(keys, width, key_tile);
+            pack_values(values, width, value_tiles);
+            // The rows that see a key of the block; positions ascend.
+            long row = first_row, end_row = last_row;
+            while (positions[row / group] < block) row++;
+            while (window && positions[(end_row - 1) / group] - window + 1 >= block + KEYS) end_row--;
+            while (row < end_row) {
+                const long num = choose_rows(end_row - row), local = row - first_row;
+                add_rows<Op>(num, rows + local * width, width, key_tile, width / 2, nullptr, scores, KEYS, true);
+                for (long each = 0; each < num; each++) {
+                    const long position = positions[(row + each) / group] - block;  // in the block
+                    const long num_seen = position >= KEYS ? KEYS : position + 1;
+                    const long num_hidden_first = window && position >= window ? position - window + 1 : 0;
+                    take_block(scores + each * KEYS, num_hidden_first, num_seen, scale, largest[local + each],
+                               totals[local + each], sums + (local + each) * sums_width, sums_width,
+                               shares + each * KEYS);
+                }
+                const long most_seen = positions[(row + num - 1) / group] - block + 1;
+                const long num_pairs = most_seen >= KEYS ? KEYS / 2 : (most_seen + 1) / 2;
+                for (long column = 0; column < sums_width; column += TILE)
+                    add_rows<Op>(num, shares, KEYS, value_tiles + column * (KEYS / 2), num_pairs, nullptr,
+                                 sums + local * sums_width + column, sums_width, false);
+                row += num;
+            }
+        }
+        for (long row = first_row; row < last_row; row++) {
+            const long token = row / group, own = head * group + row % group;
+            Input *to = out + (token * num_kv_heads * group + own) * width;
+            const float factor = 1.0f / totals[row - first_row];
+            for (long column = 0; column < width; column++)
+                store(to + column, sums[(row - first_row) * sums_width + column] * factor);
+        }
+    }
+}
+
+extern "C" void attend_float32(const float *query, const long *positions, const Run *runs, long num_runs,
+                               long num_tokens, long num_kv_heads, long group, long width, long window, float scale,
+                               float *out, int num_threads) {
+    attend<Widened>(query, positions, runs, num_runs, num_tokens, num_kv_heads, group, width, window, scale, out,
+                    num_threads);
+}
+
+#if defined(__AVX512BF16__)
+extern "C" void attend_bfloat16(const uint16_t *query, const long *positions, const Run *runs, long num_runs,
+                                long num_tokens, long num_kv_heads, long group, long width, long window, float scale,
+                                uint16_t *out, int num_threads) {
+    attend<Paired>(query, positions, runs, num_runs, num_tokens, num_kv_heads, group, width, window, scale, out,
+                   num_threads);
+}
+#endif

@@ -1,0 +1,108 @@
+// The product of a few rows and a tile of bf16 numbers, which the linear maps and attention are made of.
+//
+// A tile has TILE columns. Pairs of its rows lie in order, and of a pair the two numbers of each column side by side:
+// [num_pairs][TILE][2]. Each result is one sum over the rows of the tile in their order, so its bits do not depend on
+// how many rows of x are multiplied together.
+
+#pragma once
+
+#include <cstdint>
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16, MAX_ROWS = 6;
+constexpr int count_vectors(int) { return 4; }
+#else
+constexpr int LANES = 8, MAX_ROWS = 5;
+constexpr int count_vectors(int num_rows) { return num_rows == 1 ? 8 : num_rows == 2 ? 4 : 2; }
+#endif
+
+constexpr int TILE = 64;
+constexpr long AHEAD = 2048;  // bytes between a load and its prefetch, where a tile is read only once
+
+typedef float Floats __attribute__((vector_size(LANES * 4), aligned(4)));
+typedef uint32_t Words __attribute__((vector_size(LANES * 4), aligned(4)));
+
+// x in float32: the tile is widened in registers.
+struct Widened {
+    typedef float Input;
+
+    template <int ROWS, int VECTORS>
+    static void add(Floats (&sums)[ROWS][VECTORS], const float *x, long x_stride, const uint32_t *weights) {
+        Words pairs[VECTORS];
+        for (int v = 0; v < VECTORS; v++) pairs[v] = *(const Words *)(weights + v * LANES);
+        for (int upper = 0; upper < 2; upper++) {
+            Floats column[VECTORS];
+            for (int v = 0; v < VECTORS; v++) column[v] = (Floats)(upper ? pairs[v] & 0xFFFF0000u : pairs[v] << 16);
+            for (int row = 0; row < ROWS; row++)
+                for (int v = 0; v < VECTORS; v++) sums[row][v] += x[row * x_stride + upper] * column[v];
+        }
+    }
+};
+
+#if defined(__AVX512BF16__)
+// x in bf16: the CPU multiplies pairs and adds them to a float32.
+struct Paired {
+    typedef uint16_t Input;
+
+    template <int ROWS, int VECTORS>
+    static void add(Floats (&sums)[ROWS][VECTORS], const uint16_t *x, long x_stride, const uint32_t *weights) {
+        __m512bh column[VECTORS];
+        for (int v = 0; v < VECTORS; v++) column[v] = (__m512bh)_mm512_loadu_si512(weights + v * LANES);
+        for (int row = 0; row < ROWS; row++) {
+            const __m512bh pair = (__m512bh)_mm512_set1_epi32(*(const int *)(x + row * x_stride));
+            for (int v = 0; v < VECTORS; v++)
+                sums[row][v] = (Floats)_mm512_dpbf16_ps((__m512)sums[row][v], pair, column[v]);
+        }
+    }
+};
+#endif
+
+// Multiplies ROWS rows of x, `x_stride` apart, by `num_pairs` pairs of rows of a tile. The sums begin with `out`, or if
+// `is_first` with the bias, or with zeros.
+template <class Op, int ROWS>
+static void add_block(const typename Op::Input *x, long x_stride, const uint32_t *tile, long num_pairs,
+                      const float *bias, float *out, long out_stride, bool is_first) {
+    constexpr int VECTORS = count_vectors(ROWS);
+    for (int at = 0; at < TILE; at += VECTORS * LANES) {
+        Floats sums[ROWS][VECTORS];
+        for (int row = 0; row < ROWS; row++)
+            for (int v = 0; v < VECTORS; v++) {
+                const int column = at + v * LANES;
+                if (!is_first) sums[row][v] = *(const Floats *)(out + row * out_stride + column);
+                else sums[row][v] = bias ? *(const Floats *)(bias + column) : Floats{};
+            }
+        const uint32_t *pairs = tile + at;
+        for (long i = 0; i < num_pairs; i++, pairs += TILE) {
+            if (ROWS <= 2)
+                for (int line = 0; line < VECTORS * LANES * 4; line += 64)
+                    __builtin_prefetch((const char *)pairs + AHEAD + line);
+            Op::add(sums, x + 2 * i, x_stride, pairs);
+        }
+        for (int row = 0; row < ROWS; row++)
+            for (int v = 0; v < VECTORS; v++) *(Floats *)(out + row * out_stride + at + v * LANES) = sums[row][v];
+    }
+}
+
+// As `add_block`, for up to MAX_ROWS rows.
+template <class Op>
+static void add_rows(long num_rows, const typename Op::Input *x, long x_stride, const uint32_t *tile, long num_pairs,
+                     const float *bias, float *out, long out_stride, bool is_first) {
+    const auto add = [&](auto block) { block(x, x_stride, tile, num_pairs, bias, out, out_stride, is_first); };
+    switch (num_rows) {
+        case 1: add(add_block<Op, 1>); break;
+        case 2: add(add_block<Op, 2>); break;
+        case 3: add(add_block<Op, 3>); break;
+        case 4: add(add_block<Op, 4>); break;
+        case 5: add(add_block<Op, 5>); break;
+        case 6: add(add_block<Op, 6>); break;
+    }
+}
+
+// How many of the rows that are left to take at once, so that no single row is left.
+static inline long choose_rows(long num_left) {
+    if (num_left <= MAX_ROWS) return num_left;
+    return num_left < 2 * MAX_ROWS ? (num_left + 1) / 2 : MAX_ROWS;
+}

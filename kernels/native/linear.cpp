@@ -1,0 +1,35 @@
+// Linear maps with weights in bf16; the layout and the interface are described in kernels/linear.
+
+#include "block.h"
+
+constexpr long INPUTS = 1024;  // of one pass over a tile, for which the rows of x stay in the first-level cache
+
+template <class Op>
+static void multiply(const typename Op::Input *x, const uint32_t *weights, const float *bias, float *out,
+                     long num_rows, long in_features, long out_features, int num_threads) {
+#pragma omp parallel for num_threads(num_threads) schedule(static)
+    for (long column = 0; column < out_features; column += TILE)
+        for (long first = 0; first < in_features; first += INPUTS) {
+            const long num_pairs = (first + INPUTS < in_features ? INPUTS : in_features - first) / 2;
+            const uint32_t *tile = weights + (column * in_features + first * TILE) / 2;
+            for (long row = 0; row < num_rows;) {
+                const long rows = choose_rows(num_rows - row);
+                add_rows<Op>(rows, x + row * in_features + first, in_features, tile, num_pairs,
+                             bias ? bias + column : nullptr, out + row * out_features + column, out_features,
+                             first == 0);
+                row += rows;
+            }
+        }
+}
+
+extern "C" void multiply_float32(const float *x, const uint32_t *weights, const float *bias, float *out, long num_rows,
+                                 long in_features, long out_features, int num_threads) {
+    multiply<Widened>(x, weights, bias, out, num_rows, in_features, out_features, num_threads);
+}
+
+#if defined(__AVX512BF16__)
+extern "C" void multiply_bfloat16(const uint16_t *x, const uint32_t *weights, const float *bias, float *out,
+                                  long num_rows, long in_features, long out_features, int num_threads) {
+    multiply<Paired>(x, weights, bias, out, num_rows, in_features, out_features, num_threads);
+}
+#endif
