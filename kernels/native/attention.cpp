@@ -194,8 +194,10 @@ static void attend(const typename Op::Input *query, const long *positions, const
             long row = first_row, end_row = last_row;
             while (positions[row / group] < block) row++;
             while (window && positions[(end_row - 1) / group] - window + 1 >= block + KEYS) end_row--;
+            long whole_row = row;  // from here on they see it to its end
+            while (whole_row < end_row && positions[whole_row / group] < block + KEYS - 1) whole_row++;
             while (row < end_row) {
-                const long num = choose_rows(end_row - row), local = row - first_row;
+                const long num = choose_rows((row < whole_row ? whole_row : end_row) - row), local = row - first_row;
                 add_rows<Op>(num, rows + local * width, width, key_tile, width / 2, nullptr, scores, KEYS, true);
                 for (long each = 0; each < num; each++) {
                     const long position = positions[(row + each) / group] - block;  // in the block
