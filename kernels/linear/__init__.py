@@ -53,23 +53,22 @@ def linear(x: Tensor, packed: Tensor, bias: Tensor | None, out_features: int) ->
 
     bias: float32, filled up to a multiple of TILE. All sums are in float32. `can_multiply(x.dtype)` must be true.
     """
-    num_tiles, num_pairs = packed.shape[:2]
     x = x.contiguous()
-    out = torch.empty(len(x), num_tiles * TILE)
+    out = torch.empty(len(x), out_features, dtype=x.dtype)
     multiply = _find_function(x.dtype)
     assert multiply is not None, "can_multiply says so"
-    assert x.shape[1] == 2 * num_pairs
+    assert x.shape[1] == 2 * packed.shape[1]
     multiply(
         x.data_ptr(),
         packed.data_ptr(),
         None if bias is None else bias.data_ptr(),
         out.data_ptr(),
         len(x),
-        2 * num_pairs,
-        num_tiles * TILE,
+        x.shape[1],
+        out_features,
         torch.get_num_threads(),
     )
-    return (out if out.shape[1] == out_features else out[:, :out_features].contiguous()).to(x.dtype)
+    return out
 
 
 @cache

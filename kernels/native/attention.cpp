@@ -52,23 +52,6 @@ static inline Floats exp_lanes(Floats x) {
     return (Floats)(((Ints)p + power) & ~is_nothing);
 }
 
-static inline uint16_t round_to_bf16(float x) {
-    uint32_t bits;
-    std::memcpy(&bits, &x, 4);
-    if (x != x) return 0x7FC0;
-    return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
-}
-
-static inline void store(float *to, float x) { *to = x; }
-static inline void store(uint16_t *to, float x) { *to = round_to_bf16(x); }
-
-static inline void store_lanes(float *to, Floats x) { *(Floats *)to = x; }
-static inline void store_lanes(uint16_t *to, Floats x) {  // numbers, no NaN
-    typedef uint16_t Halves __attribute__((vector_size(LANES * 2), aligned(2)));
-    const Words bits = (Words)x;
-    *(Halves *)to = __builtin_convertvector((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, Halves);
-}
-
 static inline void transpose(Words (&rows)[LANES]) {
     Words indices;
     for (int lane = 0; lane < LANES; lane++) indices[lane] = lane;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
 #endif
@@ -24,6 +25,33 @@ constexpr long AHEAD = 2048;  // bytes between a load and its prefetch, where a 
 
 typedef float Floats __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef uint32_t Words __attribute__((vector_size(LANES * 4), aligned(4)));
+
+static inline uint16_t round_to_bf16(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    if (x != x) return 0x7FC0;
+    return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+}
+
+static inline void store(float *to, float x) { *to = x; }
+static inline void store(uint16_t *to, float x) { *to = round_to_bf16(x); }
+
+static inline void store_lanes(float *to, Floats x) { *(Floats *)to = x; }
+static inline void store_lanes(uint16_t *to, Floats x) {
+    typedef uint16_t Halves __attribute__((vector_size(LANES * 2), aligned(2)));
+    const Words bits = (Words)x, rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+    const Words is_nan = x != x;
+    *(Halves *)to = __builtin_convertvector((is_nan & 0x7FC0) | (~is_nan & rounded), Halves);
+}
+
+// The first `num_columns` of TILE numbers, in the dtype of the result.
+template <class Output>
+static void store_row(Output *to, const float *row, long num_columns) {
+    if (num_columns >= TILE)
+        for (int at = 0; at < TILE; at += LANES) store_lanes(to + at, *(const Floats *)(row + at));
+    else
+        for (long at = 0; at < num_columns; at++) store(to + at, row[at]);
+}
 
 // x in float32: the tile is widened in registers.
 struct Widened {
