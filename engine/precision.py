@@ -2,13 +2,13 @@
 
 The choice names the dtype of the plain weights and of the KV, the dtype of the activations, and the scheme of quantised
 weights. It decides the model's numbers, so it is made once, when a model is loaded, and is part of the fingerprint of
-its KV. It follows from the times of three products, whose ratios are far from the limits on all CPUs that were seen:
+its KV. It follows from the times of two products of 64 rows, whose ratio is far from the limit on all CPUs that were
+seen: bf16 takes 0.5 times as long as float32 on an AMD EPYC with AVX512-BF16, 2.9 times on the same limited to
+AVX512-VNNI, 2.2 times limited to AVX2, and 4.4 times on an Ice Lake.
 
-    64 rows, relative to float32          bf16     int8
-    AMD EPYC with AVX512-BF16             0.51     0.57
-    the same, limited to AVX512-VNNI      2.9      0.58
-    the same, limited to AVX2             2.2      2.1
-    Ice Lake (AVX512-VNNI)                4.4      0.5
+int8 is taken only where it is asked for. It moves the logits more than bf16 does (docs/models.md), and a default must
+not cost a single edit, which is not measured yet. Nor is it quicker everywhere: against float32 by our kernel 64 rows
+take 0.6 times as long, one row 1.4 times.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import torch
 
 from engine.device import describe_machine
 from engine.layers.decoder_weights import build_fastest
-from engine.layers.linear import Int8, Projection, Quantization, find_int8_step, time_in_turns
+from engine.layers.linear import Quantization, time_in_turns
 from kernels.atomic_file import replace_file
 
 DtypeChoice = Literal["auto", "bfloat16", "float16", "float32"]
@@ -41,9 +41,6 @@ SHAPE = (2048, 1536)
 
 QUICK_BF16 = 0.8
 """bf16 is chosen where it takes at most this share of float32's time."""
-
-QUICK_INT8 = 1 / 3
-"""int8 is chosen where bf16 is not, and int8 takes at most this share of the time of bf16, and less than float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +61,19 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class ProductTimes:
-    """Seconds of a product of ROWS rows and a matrix of SHAPE; infinite for int8 without exact products."""
+    """Seconds of a product of ROWS rows and a matrix of SHAPE, by the dtype of the activations."""
 
     bfloat16: float
     float32: float
-    int8: float
 
 
 def measure_products() -> ProductTimes:
-    """Time the three products on this machine, in about 0.2 s."""
+    """Time both products on this machine, in about 0.2 s."""
     with torch.inference_mode():
         weight = torch.linspace(-1.0, 1.0, SHAPE[0] * SHAPE[1]).view(SHAPE).bfloat16()
         rows = torch.linspace(-1.0, 1.0, ROWS * SHAPE[1]).view(ROWS, SHAPE[1])
-        calls: list[tuple[Projection, torch.Tensor]] = [
-            (build_fastest(torch.bfloat16)(weight, None), rows.bfloat16()),
-            (build_fastest(torch.float32)(weight, None), rows),
-        ]
-        if find_int8_step() is not None:
-            calls.append((Int8(weight, None), rows))
-        seconds = time_in_turns([partial(projection, x) for projection, x in calls])
-    return ProductTimes(*seconds, *[math.inf] * (3 - len(seconds)))
+        narrow, wide = (build_fastest(dtype)(weight, None) for dtype in (torch.bfloat16, torch.float32))
+        return ProductTimes(*time_in_turns([partial(narrow, rows.bfloat16()), partial(wide, rows)]))
 
 
 def load_or_measure_products(folder: Path | None) -> ProductTimes:
@@ -95,7 +85,7 @@ def load_or_measure_products(folder: Path | None) -> ProductTimes:
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):  # whatever lies there
         kept = json.loads(path.read_text())
         times = ProductTimes(**{name: float(seconds) for name, seconds in kept["seconds"].items()})
-        if kept["machine"] == machine and all(each > 0.0 for each in asdict(times).values()):
+        if kept["machine"] == machine and all(0.0 < each < math.inf for each in asdict(times).values()):
             return times
     times = measure_products()
     with suppress(OSError):
@@ -109,9 +99,8 @@ def choose_precision(
 ) -> Precision:
     """Return the precision for what was asked; `get_times` is called if that depends on the machine.
 
-    `auto` as dtype takes bf16 where the CPU multiplies it quickly, and always on a card. Elsewhere the activations are
-    in float32, and the weights, if `quantize` is `auto` too, in int8 where that is quick. With any other dtype, `auto`
-    does not quantise.
+    `auto` as dtype takes bf16 where the CPU multiplies it quickly, and always on a card. Elsewhere weights and KV are
+    in bf16, and the activations in float32. `auto` as `quantize` does not quantise.
     """
     scheme: Quantization | None = None if quantize == "auto" or quantize == "none" else quantize
     if dtype != "auto":
@@ -123,7 +112,4 @@ def choose_precision(
     reason = f"{ROWS} rows take {times.bfloat16 / times.float32:.2g} times as long in bfloat16 as in float32"
     if times.bfloat16 <= QUICK_BF16 * times.float32:
         return Precision(torch.bfloat16, torch.bfloat16, scheme, reason)
-    reason += f", in int8 {times.int8 / times.float32:.2g} times"
-    if quantize == "auto" and times.int8 <= min(QUICK_INT8 * times.bfloat16, times.float32):
-        scheme = "int8"
     return Precision(torch.bfloat16, torch.float32, scheme, reason)

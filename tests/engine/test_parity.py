@@ -19,8 +19,10 @@ from agent_runtime.wiring import open_model
 from engine.decoder import Decoder
 from engine.engine import Engine
 from engine.layers import Quantization
+from engine.layers.linear import Blocked
 from engine.types import GenerationRequest
 from engine.weights import Parameters, load, save_folder
+from kernels.attention import can_attend
 from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
 from tests.models import RealModel, real_model
 
@@ -347,3 +349,24 @@ def test_a_real_models_logits_in_fewer_bits_are_near_those_in_float32(
     assert actual.dtype == activations
     assert 0 < relative_error(actual.float(), expected) < bound
     assert (actual.argmax(dim=-1) == expected.argmax(dim=-1)).float().mean() > alike
+
+
+@pytest.mark.parametrize(
+    ("scheme", "activations"),
+    [(None, torch.float32), (None, torch.bfloat16), ("int8", torch.float32), ("int8", torch.bfloat16)],
+)
+def test_the_logits_of_a_position_have_the_same_bits_however_many_rows_a_pass_has(
+    smollm2: RealModel, scheme: Quantization | None, activations: torch.dtype
+) -> None:
+    """The logits of 100 positions, in passes of 1, 8, 64 and 256 rows: a draft is verified by what wrote it."""
+    config = smollm2.gguf.config
+    if not can_attend(activations, torch.bfloat16, config.head_dim):
+        pytest.skip(f"there are no kernels for {activations} here: they need Linux and g++, and AVX512-BF16 for bf16")
+    decoder = Decoder(load(smollm2.gguf, torch.bfloat16), scheme, activations)
+    if scheme is None and not isinstance(decoder.weights.layers[0].down, Blocked):
+        pytest.skip("oneDNN is much quicker here, and its bits depend on the number of rows")
+    token_ids = torch.randint(config.vocab_size, (356,), generator=torch.Generator().manual_seed(1)).tolist()
+    expected = logits_of(decoder, token_ids, [100, 256])[-100:]
+    for num_rows in (1, 8, 64):
+        chunks = [256, *[num_rows] * (100 // num_rows), *[100 % num_rows] * (100 % num_rows > 0)]
+        assert torch.equal(logits_of(decoder, token_ids, chunks)[-100:], expected), num_rows
