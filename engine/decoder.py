@@ -14,9 +14,7 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.errors import DoesNotFit
 from engine.layers import Adapter, AdapterRows, DecoderWeights, LayerWeights, Projection, ProjectionKind, Quantization
-from engine.layers.linear import find_int8_step
-from engine.precision import Precision
-from engine.weights.checkpoint import fingerprint
+from engine.precision import Precision, compute_fingerprint
 from engine.weights.parameters import Parameters
 from kernels.accept import TopTokens, find_top_tokens_by_tile
 from kernels.attention import (
@@ -320,8 +318,7 @@ class Decoder:
         `activations` is their dtype, if it is not that of the parameters. `reason` says why this precision was chosen.
         """
         self.precision = Precision(parameters.dtype, activations or parameters.dtype, quantize, reason)
-        int8_step = None if quantize is None else find_int8_step()
-        self.fingerprint = fingerprint(parameters, (quantize, int8_step, self.precision.activations))
+        self.fingerprint = compute_fingerprint(parameters, self.precision)
         self.weights = DecoderWeights.from_parameters(parameters, quantize, activations)
         self.config = config = self.weights.config
         self._cos, self._sin = rope_table(

@@ -27,7 +27,9 @@ import torch
 
 from engine.device import describe_machine
 from engine.layers.decoder_weights import build_fastest
-from engine.layers.linear import Quantization, time_in_turns
+from engine.layers.linear import Quantization, find_int8_step, time_in_turns
+from engine.weights.checkpoint import fingerprint
+from engine.weights.parameters import Parameters
 from kernels.atomic_file import replace_file
 
 DtypeChoice = Literal["auto", "bfloat16", "float16", "float32"]
@@ -36,8 +38,8 @@ QuantizeChoice = Literal["auto", "none", "int8", "int4"]
 ROWS = 64
 """Rows of the timed products, about as many as a draft has."""
 
-SHAPE = (2048, 1536)
-"""Of the timed matrix: large enough for every core, and timed in a tenth of a second where bf16 is emulated."""
+SHAPE = (1024, 1536)
+"""Of the timed matrix: timed in a tenth of a second where bf16 is emulated."""
 
 QUICK_BF16 = 0.8
 """bf16 is chosen where it takes at most this share of float32's time."""
@@ -59,6 +61,12 @@ class Precision:
         return f"{self.quantize or stored} weights, {activations} activations, {stored} KV"
 
 
+def compute_fingerprint(parameters: Parameters, precision: Precision) -> bytes:
+    """Return the fingerprint of the KV that a model with these parameters computes in this precision."""
+    int8_step = None if precision.quantize is None else find_int8_step()
+    return fingerprint(parameters, (precision.quantize, int8_step, precision.activations))
+
+
 @dataclass(frozen=True, slots=True)
 class ProductTimes:
     """Seconds of a product of ROWS rows and a matrix of SHAPE, by the dtype of the activations."""
@@ -68,7 +76,7 @@ class ProductTimes:
 
 
 def measure_products() -> ProductTimes:
-    """Time both products on this machine, in about 0.2 s."""
+    """Time both products on one core of this machine, in about 0.2 s."""
     with torch.inference_mode():
         weight = torch.linspace(-1.0, 1.0, SHAPE[0] * SHAPE[1]).view(SHAPE).bfloat16()
         rows = torch.linspace(-1.0, 1.0, ROWS * SHAPE[1]).view(ROWS, SHAPE[1])

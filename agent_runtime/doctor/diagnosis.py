@@ -274,11 +274,11 @@ def count_causes(turns: list[BrokenTurn]) -> dict[str, int]:
     return dict(kinds.most_common())
 
 
-def find_fingerprint(weights: Path, cache_dir: Path, compute: Callable[[], str]) -> str:
-    """Return the fingerprint of a folder's weights in hex, from the cache or, where its files changed, by `compute`."""
+def find_fingerprint(weights: Path, precision: str, cache_dir: Path, compute: Callable[[], str]) -> str:
+    """Return the fingerprint of a folder's weights in a precision, in hex: from the cache, or computed."""
     stats = [(each.name, each.stat()) for each in sorted(weights.iterdir()) if each.is_file()]
     files = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
-    key = blake2b(f"{weights.resolve()} {files}".encode(), digest_size=16).hexdigest()
+    key = blake2b(f"{weights.resolve()} {files} {precision}".encode(), digest_size=16).hexdigest()
     path = cache_dir / "fingerprints" / key
     with contextlib.suppress(OSError, ValueError):
         if kept := bytes.fromhex(path.read_text(encoding="ascii")):
@@ -295,7 +295,7 @@ ROWS = 1024
 
 
 def find_measured_speed(name_or_path: str, settings: ModelSettings) -> Speed | None:
-    """Find the speed of a model's bf16 weights; None where the engine has not measured it on this machine.
+    """Find the speed of a model in the default precision; None where the engine has not measured it on this machine.
 
     Takes a second or two the first time, as times are stored by the weights' fingerprint. Raises UnknownModel,
     ModelUnavailable.
@@ -311,16 +311,19 @@ def find_measured_speed(name_or_path: str, settings: ModelSettings) -> Speed | N
 
     from engine.device import describe_machine
     from engine.errors import WeightsError
+    from engine.precision import choose_precision, compute_fingerprint, load_or_measure_products
     from engine.speculation.step_times import StepTimesFile
     from engine.weights import load
-    from engine.weights.checkpoint import fingerprint
+
+    cpu = torch.device("cpu")
+    precision = choose_precision("auto", "auto", cpu, lambda: load_or_measure_products(folder))
 
     def compute() -> str:
-        return fingerprint(load(weights, torch.bfloat16)).hex()
+        return compute_fingerprint(load(weights, precision.stored), precision).hex()
 
     try:
-        name = find_fingerprint(weights, settings.cache_dir, compute)
+        name = find_fingerprint(weights, precision.describe(), settings.cache_dir, compute)
     except WeightsError:
         return None
-    times = StepTimesFile(folder, name, describe_machine(torch.device("cpu"))).read()
+    times = StepTimesFile(folder, name, describe_machine(cpu)).read()
     return None if times is None else Speed(ROWS / times(ROWS), "measured")

@@ -117,7 +117,7 @@ long at one row; with AMX packed weights are several times faster. So noise deci
 
 @cache
 def is_blocked_faster() -> bool:
-    """Return whether our kernel, if there is one, is to serve activations in bf16, found by timing both in 30 ms."""
+    """Return whether our kernel, if there is one, is to serve activations in bf16, found by timing both in 0.1 s."""
     if not can_pack("cpu", torch.bfloat16):
         return True
     with torch.inference_mode():
@@ -126,15 +126,22 @@ def is_blocked_faster() -> bool:
     return seconds[0] <= MOST_TIMES_SLOWER * seconds[1]
 
 
-def time_in_turns(functions: Sequence[Callable[[], object]], repeats: int = 5) -> list[float]:
-    """Return the least seconds of each of some functions, which are called in turns, after a first call of each."""
-    seconds = [math.inf] * len(functions)
-    for repeat in range(1 + repeats):
-        for at, function in enumerate(functions):
-            started = time.perf_counter()
-            function()
-            if repeat:
-                seconds[at] = min(seconds[at], time.perf_counter() - started)
+def time_in_turns(functions: Sequence[Callable[[], object]], repeats: int = 10) -> list[float]:
+    """Return the least seconds of each of some functions, which are called in turns, after a first call of each.
+
+    One thread runs them: where other work takes a core, several threads wait for each other in every call.
+    """
+    seconds, num_threads = [math.inf] * len(functions), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for repeat in range(1 + repeats):
+            for at, function in enumerate(functions):
+                started = time.perf_counter()
+                function()
+                if repeat:
+                    seconds[at] = min(seconds[at], time.perf_counter() - started)
+    finally:
+        torch.set_num_threads(num_threads)
     return seconds
 
 

@@ -316,7 +316,7 @@ def test_the_kv_of_another_dtype_or_scheme_is_never_taken_for_this_ones() -> Non
     names += [name(torch.float32, scheme) for scheme in SCHEMES]
     names += [name(torch.bfloat16, scheme, torch.float32) for scheme in (None, *SCHEMES)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.decoder.find_int8_step", lambda: 64)
+        patch.setattr("engine.precision.find_int8_step", lambda: 64)
         names.append(name(torch.float32, "int8"))
     assert len(set(names)) == len(names) == 9
     assert name(torch.bfloat16, None, torch.bfloat16) == name(torch.bfloat16)

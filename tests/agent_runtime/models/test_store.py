@@ -240,29 +240,35 @@ def fingerprint_folder(tmp_path: Path) -> Path:
 
 def test_weights_are_read_once_until_they_change(fingerprint_folder: Path, tmp_path: Path) -> None:
     weights = Weights("aa")
-    assert [find_fingerprint(fingerprint_folder, tmp_path / "cache", weights.read) for _ in range(3)] == ["aa"] * 3
+    assert [find_fingerprint(fingerprint_folder, "bf16", tmp_path / "cache", weights.read) for _ in range(3)] == [
+        "aa"
+    ] * 3
     assert weights.num_read == 1
     (fingerprint_folder / "model.safetensors").write_bytes(b"other weights")
     weights.fingerprint = "bb"
-    assert [find_fingerprint(fingerprint_folder, tmp_path / "cache", weights.read) for _ in range(2)] == ["bb"] * 2
+    assert [find_fingerprint(fingerprint_folder, "bf16", tmp_path / "cache", weights.read) for _ in range(2)] == [
+        "bb"
+    ] * 2
     assert weights.num_read == 2
     other = tmp_path / "other"
     fingerprint_folder.rename(other)
     weights.fingerprint = "cc"
-    assert find_fingerprint(other, tmp_path / "cache", weights.read) == "cc"
+    assert find_fingerprint(other, "bf16", tmp_path / "cache", weights.read) == "cc"
+    weights.fingerprint = "dd"
+    assert find_fingerprint(other, "float32", tmp_path / "cache", weights.read) == "dd", "in another precision"
 
 
 @pytest.mark.parametrize("damage", [b"", b"no hex", b"\xff"])
 def test_a_damaged_one_is_computed_again(fingerprint_folder: Path, tmp_path: Path, damage: bytes) -> None:
     weights = Weights("aa")
-    find_fingerprint(fingerprint_folder, tmp_path / "cache", weights.read)
+    find_fingerprint(fingerprint_folder, "bf16", tmp_path / "cache", weights.read)
     (kept,) = (tmp_path / "cache" / "fingerprints").iterdir()
     kept.write_bytes(damage)
-    assert find_fingerprint(fingerprint_folder, tmp_path / "cache", weights.read) == "aa"
+    assert find_fingerprint(fingerprint_folder, "bf16", tmp_path / "cache", weights.read) == "aa"
     assert weights.num_read == 2
     assert kept.read_bytes() == b"aa"
 
 
 def test_without_a_cache_to_write_to_it_is_computed(fingerprint_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "cache").write_bytes(b"a file")
-    assert find_fingerprint(fingerprint_folder, tmp_path / "cache", Weights("aa").read) == "aa"
+    assert find_fingerprint(fingerprint_folder, "bf16", tmp_path / "cache", Weights("aa").read) == "aa"
