@@ -7,8 +7,8 @@ seen: bf16 takes 0.5 times as long as float32 on an AMD EPYC with AVX512-BF16, 2
 AVX512-VNNI, 2.2 times limited to AVX2, and 4.4 times on an Ice Lake.
 
 int8 is taken only where it is asked for. It moves the logits more than bf16 does (docs/models.md), and a default must
-not cost a single edit, which is not measured yet. Nor is it quicker everywhere: against float32 by our kernel 64 rows
-take 0.6 times as long, one row 1.4 times.
+not cost a single edit, which is not measured yet. The weights are half as large as in bf16, and one row and 64 rows
+take 0.6 to 0.7 times as long.
 """
 
 from __future__ import annotations

@@ -20,7 +20,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.linear import TILE, can_multiply, linear, pack_weight
+from kernels.linear import (
+    TILE,
+    ByteWeights,
+    can_multiply,
+    can_multiply_bytes,
+    linear,
+    multiply_terms,
+    pack_bytes,
+    pack_weight,
+)
 
 Quantization = Literal["int8", "int4"]
 """int8 with a scale for each output feature, int4 with a scale and an offset for each group of inputs."""
@@ -311,47 +320,70 @@ INT8_BLOCK_ROWS = 128
 class Int8:
     """y = (x @ q^T) * scale + bias, where q is the nearest of -127..127 times a scale for each row of the matrix.
 
-    The products are of integers, by oneDNN: VNNI, AVX-VNNI and AMX have instructions for unsigned times signed bytes.
-    An activation is an integer of 16 bits (14 on CPUs without these instructions) times a scale for each row of `x`. It
-    is split into two terms of a byte, `upper * step + lower`, and all sums are exact. So a result has the same bits
-    whatever the number of rows, and the only errors are those of rounding: with an outlier of 200 standard deviations
-    in the row, 3e-4 of the result's norm (one term: 7e-2; activations in bf16: 1.6e-3).
+    The products are of integers, by our kernel with AVX512-VNNI, else by oneDNN, which has AVX-VNNI and AMX, too: these
+    have instructions for unsigned times signed bytes. An activation is an integer of 16 bits (14 on CPUs without these
+    instructions) times a scale for each row of `x`. It is split into two terms of a byte, `upper * step + lower`, and
+    all sums are exact. So a result has the same bits whatever the number of rows, and the only errors are those of
+    rounding: with an outlier of 200 standard deviations in the row, 3e-4 of the result's norm (one term: 7e-2;
+    activations in bf16: 1.6e-3).
 
-    ms of one thread for 8960 x 1536 at 1, 16, 64 and 256 rows (AMD EPYC): 0.5, 2.7, 9.5, 36.
+    ms of two threads for 17920 x 1536 at 1, 16, 64 and 512 rows (AMD EPYC): 1.2, 2.6, 8.8, 75, by oneDNN 1.6, 2.9, 9.5,
+    82; by `Blocked` in float32 2.2, 4.1, 16, 133.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Quantise [out_features, in_features] (see `find_int8_step`); a NaN or infinity in it is one in the result."""
+    def __init__(self, weight: Tensor, bias: Tensor | None, by_our_kernel: bool | None = None) -> None:
+        """Quantise [out_features, in_features] (see `find_int8_step`); a NaN or infinity in it is one in the result.
+
+        `by_our_kernel`: None chooses the quicker one.
+        """
         step = find_int8_step()
         assert step is not None, "this CPU or this torch has no exact product of bytes"
         integers, self._scales = quantise_rows(weight)
-        self._weight = torch.ops.onednn.qlinear_prepack(integers, None)  # opaque: has no storage
-        self._zeros = torch.zeros(len(weight), dtype=torch.int64)
         self._step = step
         self._bias = None if bias is None else bias.float()
+        self._blocked: ByteWeights | None = None
+        if by_our_kernel is None:
+            by_our_kernel = can_multiply_bytes(weight.shape[1]) and is_blocked_int8_faster()
+        if by_our_kernel:
+            self._blocked = pack_bytes(integers, step, self._scales, self._bias)
+        else:
+            self._weight = torch.ops.onednn.qlinear_prepack(integers, None)  # opaque: has no storage
+            self._zeros = torch.zeros(len(weight), dtype=torch.int64)
         self.out_features = len(weight)
         self.num_bytes = integers.nbytes + self._scales.nbytes + (0 if bias is None else bias.nbytes)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Rows [num_rows, in_features] -> [num_rows, out_features]."""
         if len(x) <= INT8_BLOCK_ROWS:
-            return self._multiply(x, None)
+            return self._multiply(x)
         out = torch.empty(len(x), self.out_features, dtype=x.dtype)
         for first in range(0, len(x), INT8_BLOCK_ROWS):
-            self._multiply(x[first : first + INT8_BLOCK_ROWS], out[first : first + INT8_BLOCK_ROWS])
+            out[first : first + INT8_BLOCK_ROWS] = self._multiply(x[first : first + INT8_BLOCK_ROWS])
         return out
 
-    def _multiply(self, x: Tensor, out: Tensor | None) -> Tensor:
+    def _multiply(self, x: Tensor) -> Tensor:
         terms, scales = split_terms(x.float(), self._step)
+        if self._blocked is not None:
+            dtype = torch.float32 if x.dtype == torch.float16 else x.dtype
+            return multiply_terms(terms, scales, self._blocked, dtype).to(x.dtype)
         zero_point = self._step // 2
         products = torch.ops.onednn.qlinear_pointwise(
             terms, 1.0, zero_point, self._weight, self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
         uppers, lowers = products[: len(x)], products[len(x) :]
-        whole = lowers.add_(uppers, alpha=self._step).mul_(scales)
+        whole: Tensor = lowers.add_(uppers, alpha=self._step).mul_(scales)
         if self._bias is not None:
             whole += self._bias
-        return whole.to(x.dtype) if out is None else out.copy_(whole)
+        return whole.to(x.dtype)
+
+
+@cache
+def is_blocked_int8_faster() -> bool:
+    """As `is_blocked_faster`, for int8."""
+    with torch.inference_mode():
+        weight, x = torch.ones(2048, 1024), torch.ones(64, 1024)
+        seconds = time_in_turns([partial(Int8(weight, None, by_our_kernel), x) for by_our_kernel in (True, False)])
+    return seconds[0] <= MOST_TIMES_SLOWER * seconds[1]
 
 
 def quantise_rows(weight: Tensor) -> tuple[Tensor, Tensor]:

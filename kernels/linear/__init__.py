@@ -25,6 +25,7 @@ in order, and of a pair the two weights of each output feature side by side: [nu
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -71,10 +72,76 @@ def linear(x: Tensor, packed: Tensor, bias: Tensor | None, out_features: int) ->
     return out
 
 
+@dataclass(frozen=True, slots=True)
+class ByteWeights:
+    """Signed bytes in the kernel's layout, [num_tiles, in_features // 4, TILE, 4], for terms of `step` values. Of each
+    output feature, filled up to a multiple of TILE, a scale, a bias, and what the terms' zero point adds to a sum.
+    """
+
+    packed: Tensor
+    step: int
+    scales: Tensor  # float32
+    corrections: Tensor  # int32
+    bias: Tensor | None  # float32
+    out_features: int
+
+
+def can_multiply_bytes(in_features: int) -> bool:
+    """Return whether there is a kernel for bytes, which needs AVX512-VNNI, and takes rows of this width."""
+    return in_features % 4 == 0 and _find_bytes_function(torch.float32) is not None
+
+
+def pack_bytes(weight: Tensor, step: int, scales: Tensor, bias: Tensor | None) -> ByteWeights:
+    """Pack int8 [out_features, in_features] with float32 scales and biases [out_features]."""
+    out_features, in_features = weight.shape
+    missing = -out_features % TILE
+    packed = F.pad(weight, (0, 0, 0, missing)).view(-1, TILE, in_features // 4, 4).transpose(1, 2).contiguous()
+    corrections = F.pad(weight.sum(dim=1, dtype=torch.int32) * (step // 2), (0, missing))
+    bias = None if bias is None else F.pad(bias, (0, missing))
+    return ByteWeights(packed, step, F.pad(scales, (0, missing)), corrections, bias, out_features)
+
+
+def multiply_terms(terms: Tensor, scales: Tensor, weights: ByteWeights, dtype: torch.dtype) -> Tensor:
+    """Return (step * upper + lower) * scale of each row, times the weights, plus the bias: [num_rows, out_features].
+
+    terms: uint8 [2 * num_rows, in_features], with the zero point `step // 2`, all upper ones first. scales: float32,
+    one for each row. dtype: of the result, float32 or bf16.
+    """
+    multiply = _find_bytes_function(dtype)
+    assert multiply is not None, "can_multiply_bytes says so"
+    out = torch.empty(len(terms) // 2, weights.out_features, dtype=dtype)
+    assert terms.shape[1] == 4 * weights.packed.shape[1]
+    multiply(
+        terms.data_ptr(),
+        float(weights.step),
+        scales.data_ptr(),
+        weights.packed.data_ptr(),
+        weights.scales.data_ptr(),
+        weights.corrections.data_ptr(),
+        None if weights.bias is None else weights.bias.data_ptr(),
+        out.data_ptr(),
+        len(out),
+        terms.shape[1],
+        weights.out_features,
+        torch.get_num_threads(),
+    )
+    return out
+
+
 @cache
 def _find_function(dtype: torch.dtype) -> Function | None:
     function = find_function("multiply", dtype)
     if function is not None:
         function.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_long] * 3 + [ctypes.c_int]
+        function.restype = None
+    return function
+
+
+@cache
+def _find_bytes_function(dtype: torch.dtype) -> Function | None:
+    function = find_function("multiply_terms", dtype)
+    if function is not None:
+        pointers, sizes = [ctypes.c_void_p] * 6, [ctypes.c_long] * 3
+        function.argtypes = [ctypes.c_void_p, ctypes.c_float, *pointers, *sizes, ctypes.c_int]
         function.restype = None
     return function

@@ -65,8 +65,9 @@ def _load() -> ctypes.CDLL | None:
         return None
 
 
-LESSER_ISAS = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
-"""oneDNN's names of instruction sets without AVX512-BF16."""
+WITHOUT_VNNI = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE"}
+WITHOUT_BF16 = WITHOUT_VNNI | {"AVX512_CORE_VNNI"}
+"""oneDNN's names of instruction sets without AVX512-VNNI and AVX512-BF16."""
 
 
 def _list_target_options() -> list[str]:
@@ -78,8 +79,13 @@ def _list_target_options() -> list[str]:
     capability = torch.backends.cpu.get_cpu_capability()
     if not capability.startswith("AVX512"):
         return ["-march=x86-64-v3" if capability == "AVX2" else "-march=x86-64"]
-    is_lesser = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in LESSER_ISAS
-    return ["-march=x86-64-v4", *["-mavx512bf16"] * (not is_lesser and torch.cpu._is_avx512_bf16_supported())]
+    isa = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
+    options = ["-march=x86-64-v4"]
+    if isa not in WITHOUT_VNNI and torch.cpu._is_vnni_supported():
+        options.append("-mavx512vnni")
+    if isa not in WITHOUT_BF16 and torch.cpu._is_avx512_bf16_supported():
+        options.append("-mavx512bf16")
+    return options
 
 
 def _is_ours(path: Path) -> bool:

@@ -37,7 +37,6 @@ static inline float max_lanes(Floats v) {
 
 // e to the power of x <= 0, off by 2 units in the last place; 0 below -87.
 static inline Floats exp_lanes(Floats x) {
-    typedef int32_t Ints __attribute__((vector_size(LANES * 4)));
     const Ints is_nothing = x < -87.0f;
     const Floats shifted = x * 1.44269504f + 12582912.0f;  // rounded to a whole number in the lowest bits
     const Floats whole = shifted - 12582912.0f;

@@ -1,14 +1,14 @@
-// The product of a few rows and a tile of bf16 numbers, which the linear maps and attention are made of.
+// The product of a few rows and a tile of bf16 numbers or bytes, which the linear maps and attention are made of.
 //
-// A tile has TILE columns. Pairs of its rows lie in order, and of a pair the two numbers of each column side by side:
-// [num_pairs][TILE][2]. Each result is one sum over the rows of the tile in their order, so its bits do not depend on
+// A tile has TILE columns. Of its rows two (four of bytes) make a step; the steps lie in order, and of a step the numbers
+// of each column side by side, a word: [num_steps][TILE][2]. Each result is one sum over the rows of the tile in their order, so its bits do not depend on
 // how many rows of x are multiplied together.
 
 #pragma once
 
 #include <cstdint>
 #include <cstring>
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(__AVX512VNNI__)
 #include <immintrin.h>
 #endif
 
@@ -25,6 +25,7 @@ constexpr long AHEAD = 2048;  // bytes between a load and its prefetch, where a 
 
 typedef float Floats __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef uint32_t Words __attribute__((vector_size(LANES * 4), aligned(4)));
+typedef int32_t Ints __attribute__((vector_size(LANES * 4), aligned(4)));
 
 static inline uint16_t round_to_bf16(float x) {
     uint32_t bits;
@@ -55,7 +56,9 @@ static void store_row(Output *to, const float *row, long num_columns) {
 
 // x in float32: the tile is widened in registers.
 struct Widened {
-    typedef float Input;
+    typedef float Input, Sum;
+    typedef Floats Sums;
+    static constexpr int INPUTS_OF_STEP = 2;
 
     template <int ROWS, int VECTORS>
     static void add(Floats (&sums)[ROWS][VECTORS], const float *x, long x_stride, const uint32_t *weights) {
@@ -74,6 +77,9 @@ struct Widened {
 // x in bf16: the CPU multiplies pairs and adds them to a float32.
 struct Paired {
     typedef uint16_t Input;
+    typedef float Sum;
+    typedef Floats Sums;
+    static constexpr int INPUTS_OF_STEP = 2;
 
     template <int ROWS, int VECTORS>
     static void add(Floats (&sums)[ROWS][VECTORS], const uint16_t *x, long x_stride, const uint32_t *weights) {
@@ -88,37 +94,60 @@ struct Paired {
 };
 #endif
 
-// Multiplies ROWS rows of x, `x_stride` apart, by `num_pairs` pairs of rows of a tile. The sums begin with `out`, or if
+#if defined(__AVX512VNNI__)
+// x in unsigned bytes, the tile in signed ones: sums are exact.
+struct Bytes {
+    typedef uint8_t Input;
+    typedef int32_t Sum;
+    typedef Ints Sums;
+    static constexpr int INPUTS_OF_STEP = 4;
+
+    template <int ROWS, int VECTORS>
+    static void add(Ints (&sums)[ROWS][VECTORS], const uint8_t *x, long x_stride, const uint32_t *weights) {
+        __m512i column[VECTORS];
+        for (int v = 0; v < VECTORS; v++) column[v] = _mm512_loadu_si512(weights + v * LANES);
+        for (int row = 0; row < ROWS; row++) {
+            int four;
+            std::memcpy(&four, x + row * x_stride, 4);
+            for (int v = 0; v < VECTORS; v++)
+                sums[row][v] = (Ints)_mm512_dpbusd_epi32((__m512i)sums[row][v], _mm512_set1_epi32(four), column[v]);
+        }
+    }
+};
+#endif
+
+// Multiplies ROWS rows of x, `x_stride` apart, by `num_steps` steps of a tile. The sums begin with `out`, or if
 // `is_first` with the bias, or with zeros.
 template <class Op, int ROWS>
-static void add_block(const typename Op::Input *x, long x_stride, const uint32_t *tile, long num_pairs,
-                      const float *bias, float *out, long out_stride, bool is_first) {
+static void add_block(const typename Op::Input *x, long x_stride, const uint32_t *tile, long num_steps,
+                      const typename Op::Sum *bias, typename Op::Sum *out, long out_stride, bool is_first) {
+    typedef typename Op::Sums Sums;
     constexpr int VECTORS = count_vectors(ROWS);
     for (int at = 0; at < TILE; at += VECTORS * LANES) {
-        Floats sums[ROWS][VECTORS];
+        Sums sums[ROWS][VECTORS];
         for (int row = 0; row < ROWS; row++)
             for (int v = 0; v < VECTORS; v++) {
                 const int column = at + v * LANES;
-                if (!is_first) sums[row][v] = *(const Floats *)(out + row * out_stride + column);
-                else sums[row][v] = bias ? *(const Floats *)(bias + column) : Floats{};
+                if (!is_first) sums[row][v] = *(const Sums *)(out + row * out_stride + column);
+                else sums[row][v] = bias ? *(const Sums *)(bias + column) : Sums{};
             }
-        const uint32_t *pairs = tile + at;
-        for (long i = 0; i < num_pairs; i++, pairs += TILE) {
+        const uint32_t *words = tile + at;
+        for (long i = 0; i < num_steps; i++, words += TILE) {
             if (ROWS <= 2)
                 for (int line = 0; line < VECTORS * LANES * 4; line += 64)
-                    __builtin_prefetch((const char *)pairs + AHEAD + line);
-            Op::add(sums, x + 2 * i, x_stride, pairs);
+                    __builtin_prefetch((const char *)words + AHEAD + line);
+            Op::add(sums, x + Op::INPUTS_OF_STEP * i, x_stride, words);
         }
         for (int row = 0; row < ROWS; row++)
-            for (int v = 0; v < VECTORS; v++) *(Floats *)(out + row * out_stride + at + v * LANES) = sums[row][v];
+            for (int v = 0; v < VECTORS; v++) *(Sums *)(out + row * out_stride + at + v * LANES) = sums[row][v];
     }
 }
 
 // As `add_block`, for up to MAX_ROWS rows.
 template <class Op>
-static void add_rows(long num_rows, const typename Op::Input *x, long x_stride, const uint32_t *tile, long num_pairs,
-                     const float *bias, float *out, long out_stride, bool is_first) {
-    const auto add = [&](auto block) { block(x, x_stride, tile, num_pairs, bias, out, out_stride, is_first); };
+static void add_rows(long num_rows, const typename Op::Input *x, long x_stride, const uint32_t *tile, long num_steps,
+                     const typename Op::Sum *bias, typename Op::Sum *out, long out_stride, bool is_first) {
+    const auto add = [&](auto block) { block(x, x_stride, tile, num_steps, bias, out, out_stride, is_first); };
     switch (num_rows) {
         case 1: add(add_block<Op, 1>); break;
         case 2: add(add_block<Op, 2>); break;

@@ -36,6 +36,7 @@ from engine.layers.linear import (
     time_in_turns,
 )
 from engine.weights import Parameters
+from kernels.linear import can_multiply_bytes
 from tests.engine.tiny import QWEN3, tiny_config, tiny_parameters
 
 # Packed weights.
@@ -323,17 +324,25 @@ def test_an_int4_product_is_that_of_the_stored_weights(
     biased=st.booleans(),
     dtype=st.sampled_from(DTYPES),
     outlier=st.sampled_from([1.0, 200.0]),
+    by_our_kernel=st.booleans(),
 )
 def test_an_int8_product_is_that_of_the_stored_weights_with_the_same_bits_for_one_row_as_for_many(
-    num_rows: int, in_features: int, out_features: int, biased: bool, dtype: torch.dtype, outlier: float
+    num_rows: int,
+    in_features: int,
+    out_features: int,
+    biased: bool,
+    dtype: torch.dtype,
+    outlier: float,
+    by_our_kernel: bool,
 ) -> None:
     step = find_int8_step()
     assert step is not None
+    by_our_kernel = by_our_kernel and can_multiply_bytes(in_features)
     weight = random_tensor(out_features, in_features, dtype=dtype)
     bias = random_tensor(out_features, seed=1, dtype=dtype) if biased else None
     x = random_tensor(num_rows, in_features, seed=2, dtype=dtype)
     x[:, 0] *= outlier
-    projection = Int8(weight, bias)
+    projection = Int8(weight, bias, by_our_kernel)
     actual = projection(x)
     assert (actual.dtype, actual.shape) == (dtype, (num_rows, out_features))
     stored = dequantise("int8", weight).double()

@@ -13,7 +13,7 @@ import torch
 
 from kernels import native
 from kernels.linear import TILE, can_multiply, pack_weight
-from kernels.native import LESSER_ISAS
+from kernels.native import WITHOUT_BF16, WITHOUT_VNNI
 
 needs_kernel = pytest.mark.skipif(not can_multiply(torch.float32), reason="no kernel here: it needs Linux and g++")
 
@@ -80,10 +80,12 @@ def test_a_compiler_that_fails_is_told_and_torch_computes(tmp_path: Path) -> Non
 
 
 @needs_kernel
-@pytest.mark.parametrize("isa", sorted(LESSER_ISAS))
+@pytest.mark.parametrize("isa", sorted(WITHOUT_BF16))
 def test_a_lesser_instruction_set_has_no_bf16(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", isa)
-    assert "-mavx512bf16" not in native._list_target_options()
+    options = native._list_target_options()
+    assert "-mavx512bf16" not in options
+    assert "-mavx512vnni" not in options or isa not in WITHOUT_VNNI
 
 
 def test_weights_are_packed_in_tiles_of_pairs() -> None:
