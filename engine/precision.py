@@ -27,10 +27,11 @@ import torch
 
 from engine.device import describe_machine
 from engine.layers.decoder_weights import build_fastest
-from engine.layers.linear import Quantization, find_int8_step, time_in_turns
+from engine.layers.linear import Quantization, find_int8_step
 from engine.weights.checkpoint import fingerprint
 from engine.weights.parameters import Parameters
 from kernels.atomic_file import replace_file
+from kernels.native import time_in_turns
 
 DtypeChoice = Literal["auto", "bfloat16", "float16", "float32"]
 QuantizeChoice = Literal["auto", "none", "int8", "int4"]

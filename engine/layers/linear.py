@@ -10,9 +10,7 @@ dtype.
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Literal, Protocol
 
@@ -30,6 +28,7 @@ from kernels.linear import (
     pack_bytes,
     pack_weight,
 )
+from kernels.native import MOST_TIMES_SLOWER, time_in_turns
 
 Quantization = Literal["int8", "int4"]
 """int8 with a scale for each output feature, int4 with a scale and an offset for each group of inputs."""
@@ -118,40 +117,19 @@ def can_pack(device_type: str, dtype: torch.dtype) -> bool:
         return bool((packed - F.linear(x, weight, bias)).abs().max() <= bound)
 
 
-MOST_TIMES_SLOWER = 1.3
-"""Of our kernel against packed weights at 64 rows, in bf16. Without matrix units both take as long, and ours half as
-long at one row; with AMX packed weights are several times faster. So noise decides nothing.
-"""
-
-
 @cache
 def is_blocked_faster() -> bool:
-    """Return whether our kernel, if there is one, is to serve activations in bf16, found by timing both in 0.1 s."""
+    """Return whether our kernel, if there is one, is to serve activations in bf16, found by timing both in 0.1 s.
+
+    Without matrix units both take as long at 64 rows, and ours half as long at one row; with AMX packed weights are
+    several times faster. So noise decides nothing.
+    """
     if not can_pack("cpu", torch.bfloat16):
         return True
     with torch.inference_mode():
         weight, x = torch.ones(2048, 1024, dtype=torch.bfloat16), torch.ones(64, 1024, dtype=torch.bfloat16)
         seconds = time_in_turns([partial(projection(weight), x) for projection in (Blocked, Packed)])
     return seconds[0] <= MOST_TIMES_SLOWER * seconds[1]
-
-
-def time_in_turns(functions: Sequence[Callable[[], object]], repeats: int = 10) -> list[float]:
-    """Return the least seconds of each of some functions, which are called in turns, after a first call of each.
-
-    One thread runs them: where other work takes a core, several threads wait for each other in every call.
-    """
-    seconds, num_threads = [math.inf] * len(functions), torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for repeat in range(1 + repeats):
-            for at, function in enumerate(functions):
-                started = time.perf_counter()
-                function()
-                if repeat:
-                    seconds[at] = min(seconds[at], time.perf_counter() - started)
-    finally:
-        torch.set_num_threads(num_threads)
-    return seconds
 
 
 BUFFER_ELEMENTS = 1 << 24

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import blake2b
@@ -36,6 +39,31 @@ def find_function(name: str, dtype: torch.dtype) -> Function | None:
     library = _load()
     function: Function | None = getattr(library, f"{name}_{dtype}".replace("torch.", ""), None)
     return function
+
+
+MOST_TIMES_SLOWER = 1.3
+"""A kernel of ours is taken unless it takes this many times as long as what a library has: with AMX, a library's
+products of many rows are several times faster.
+"""
+
+
+def time_in_turns(functions: Sequence[Callable[[], object]], repeats: int = 10) -> list[float]:
+    """Return the least seconds of each of some functions, which are called in turns, after a first call of each.
+
+    One thread runs them: where other work takes a core, several threads wait for each other in every call.
+    """
+    seconds, num_threads = [math.inf] * len(functions), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for repeat in range(1 + repeats):
+            for at, function in enumerate(functions):
+                started = time.perf_counter()
+                function()
+                if repeat:
+                    seconds[at] = min(seconds[at], time.perf_counter() - started)
+    finally:
+        torch.set_num_threads(num_threads)
+    return seconds
 
 
 @cache

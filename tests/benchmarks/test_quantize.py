@@ -1,4 +1,4 @@
-"""The quantisation benchmark: its measures are what they are called, and it prints every scheme beside bf16."""
+"""The quantisation benchmark: its measures are what they are called, and it prints every scheme."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ def test_the_table_and_the_json_name_every_scheme(
     table = capsys.readouterr().out
     assert all(head in table for head in COLUMNS)
     raw = json.loads((tmp_path / "out.json").read_text())
-    assert [row["scheme"] for row in raw["rows"]] == ["bf16", "int8", "int4"]
+    assert [row["scheme"] for row in raw["rows"]] == ["none", "int8", "int4"]
     assert raw["summary"]["int8_speed_1"] == 2.0
-    assert raw["summary"]["bf16_kl_mean"] == 0.0
+    assert raw["summary"]["none_kl_mean"] == 0.0
     assert raw["summary"]["int8_kl_mean"] > 0
-    assert raw["summary"]["int4_weights_gb"] < raw["summary"]["int8_weights_gb"] < raw["summary"]["bf16_weights_gb"]
+    assert raw["summary"]["int4_weights_gb"] < raw["summary"]["int8_weights_gb"] < raw["summary"]["none_weights_gb"]
 
 
 @pytest.mark.parametrize(("arguments", "said"), [(["--tokens", "1"], "give 2 or more"), (["--tokens", "x"], "invalid")])

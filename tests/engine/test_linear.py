@@ -33,7 +33,6 @@ from engine.layers.linear import (
     is_blocked_faster,
     quantise_rows,
     split_terms,
-    time_in_turns,
 )
 from engine.weights import Parameters
 from kernels.linear import can_multiply_bytes
@@ -255,15 +254,6 @@ def test_in_bf16_our_kernel_serves_unless_onednn_is_much_quicker(
         assert isinstance(build_fastest(torch.bfloat16)(random_bf16(8, 8), None), Blocked) == is_ours
     finally:
         is_blocked_faster.cache_clear()
-
-
-def test_functions_are_timed_in_turns_and_the_first_call_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    clock = iter([float(at * at) for at in range(12)])
-    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
-    seconds = time_in_turns([lambda: calls.append("a"), lambda: calls.append("b")], repeats=2)
-    assert calls == ["a", "b"] * 3
-    assert seconds == [9.0 - 4.0, 25.0 - 16.0]
 
 
 # Quantised weights.

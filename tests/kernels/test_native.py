@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from kernels import native
+from kernels.attention import native as attention
 from kernels.linear import TILE, can_multiply, pack_weight
-from kernels.native import WITHOUT_BF16, WITHOUT_VNNI
+from kernels.native import WITHOUT_BF16, WITHOUT_VNNI, time_in_turns
 
 needs_kernel = pytest.mark.skipif(not can_multiply(torch.float32), reason="no kernel here: it needs Linux and g++")
 
@@ -96,3 +97,28 @@ def test_weights_are_packed_in_tiles_of_pairs() -> None:
         pair = packed[feature // TILE, first // 2, feature % TILE]
         assert torch.equal(pair, weight[feature, first : first + 2])
     assert not packed[1, :, 2:].any(), "the last tile is filled with zeros"
+
+
+def test_functions_are_timed_in_turns_and_the_first_call_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    clock = iter([float(at * at) for at in range(12)])
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    seconds = time_in_turns([lambda: calls.append("a"), lambda: calls.append("b")], repeats=2)
+    assert calls == ["a", "b"] * 3
+    assert seconds == [9.0 - 4.0, 25.0 - 16.0]
+
+
+@needs_kernel
+@pytest.mark.parametrize(("ours_s", "is_ours"), [(1.25, True), (1.5, False)])
+def test_in_bf16_our_attention_serves_unless_torchs_is_much_quicker(
+    monkeypatch: pytest.MonkeyPatch, ours_s: float, is_ours: bool
+) -> None:
+    if attention._find_function(torch.bfloat16) is None:
+        pytest.skip("our kernel in bf16 needs AVX512-BF16")
+    monkeypatch.setattr(attention, "time_in_turns", lambda _: [ours_s, 1.0])
+    attention.is_faster.cache_clear()
+    try:
+        assert attention.can_attend(torch.bfloat16, torch.bfloat16, 64) == is_ours
+        assert attention.can_attend(torch.float32, torch.bfloat16, 64), "elsewhere bf16 keys would have to be converted"
+    finally:
+        attention.is_faster.cache_clear()
