@@ -2,9 +2,9 @@
 
 All schemes run in one process on the same texts, in turns with weights as they are (`none`). Quality is of every next
 token in the first `--tokens` tokens of each text: the Kullback-Leibler divergence of the quantised model's distribution
-from that of weights as they are (in nats), how often the likeliest token is the same, and the perplexity. The texts are modules of Python's standard
-library, which lie on every machine; `--text` gives others. Speed is of forward passes over 1 to 512 tokens after a
-prefix of 256: the least time of several, of `none` divided by the scheme's.
+from that of weights as they are (in nats), how often the likeliest token is the same, and the perplexity. The texts are
+modules of Python's standard library, which lie on every machine; `--text` gives others. Speed is of forward passes over
+1 to 512 tokens after a prefix of 256: the least time of several, of `none` divided by the scheme's.
 """
 
 from __future__ import annotations
