@@ -44,7 +44,7 @@ const onDisk = (name) => fs.readFileSync(path.join(ROOT, name), "utf8");
 
 page("it loads, and says what the service does", {}, async (page) => {
   assert.equal(await page.title(), "Hunk");
-  assert.match(await text(page, "#model"), /^smollm2-135m, ready$/);
+  assert.match(await text(page, "#model"), /^smollm2-135m, ready, float32 weights$/);
   const tiles = await text(page, "#service");
   for (const name of ["Running", "Waiting", "KV pages", "Prefix hits", "Approximate"]) assert.ok(tiles.includes(name));
   assert.ok(await page.locator("#source-workspace").isChecked());
