@@ -3,8 +3,8 @@
 The choice names the dtype of the plain weights and of the KV, the dtype of the activations, and the scheme of quantised
 weights. It decides the model's numbers, so it is made once, when a model is loaded, and is part of the fingerprint of
 its KV. It follows from the times of two products of 64 rows, whose ratio is far from the limit on all CPUs that were
-seen: bf16 takes 0.5 times as long as float32 on an AMD EPYC with AVX512-BF16, 2.9 times on the same limited to
-AVX512-VNNI, 2.2 times limited to AVX2, and 4.4 times on an Ice Lake.
+seen: bf16 takes 0.5 times as long as float32 on an AMD EPYC with AVX512-BF16, 3.1 times on the same limited to
+AVX512-VNNI, and 3.8 times limited to AVX2.
 
 int8 is taken only where it is asked for. It moves the logits more than bf16 does (docs/models.md), and a default must
 not cost a single edit, which is not measured yet. The weights are half as large as in bf16, and one row and 64 rows
