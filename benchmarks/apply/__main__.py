@@ -13,6 +13,8 @@ Data whose PROVENANCE says that final newlines and blank lines are inexact is co
 apart (`inexact`); input variety (EditEval, unit tests of other projects) is counted apart only. A wrong merge whose
 syntax tree is that of the expected text differs in layout alone: `wrong_syntax_equal`.
 
+A long run goes on where it stopped with `--resume FILE`: each row is appended there as soon as it is measured.
+
 With `--styles`, the cases are lazy snippets made from the texts before and after of all recorded edits (see
 `benchmarks.snippets`) instead of the edits themselves. With `--growth`, what an edit costs by the length of its file
 is measured instead of cases, on `--limit` edits (4).
@@ -28,14 +30,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import UnknownModel
+from agent_runtime.models.config import Dtype, LoadOptions, ModelSettings, Quantize
 from agent_runtime.process import set_environment
 from agent_runtime.types import Decide, Mode, Options, ScopeName
 from benchmarks.apply.growth import measure_growth, render_growth
-from benchmarks.apply.run import Row, measure
+from benchmarks.apply.run import Row, RowJournal, measure
 from benchmarks.cases import (
     AnyCase,
     Case,
@@ -71,12 +75,16 @@ OWN_COLUMNS = {
 }
 
 
+_SETTINGS = ("model", "mode", "scope", "decide", "dtype", "quantize")
+"""The options that decide what an answer is."""
+
+
 def main() -> None:
     """Run what the command line asks for, print the tables and write the JSON."""
     set_environment()
     options = _options()
     wanted = Options(mode=options.mode, scope=options.scope, decide=options.decide)
-    applier = Applier(_make_opener(options.model))
+    applier = Applier(_make_opener(options.model, LoadOptions(dtype=options.dtype, quantize=options.quantize)))
     if options.growth:
         summary: dict[str, Any] = {
             "growth": measure_growth(read_pairs(options.cases), applier, wanted, options.limit or 4)
@@ -86,7 +94,7 @@ def main() -> None:
         print(render_growth(summary["growth"]))
     else:
         rows, summary = _run(options, applier, wanted)
-    summary |= {"model": options.model, "mode": options.mode, "scope": options.scope, "decide": options.decide}
+    summary |= {name: getattr(options, name) for name in _SETTINGS}
     write_json(options.json, summary, [{**asdict(row), "ms": row.ms} for row in rows])
     if summary.get("wrong_certain"):
         sys.exit("wrong and claimed certain: see above")
@@ -96,11 +104,12 @@ def _run(options: argparse.Namespace, applier: Applier, wanted: Options) -> tupl
     loaded = load_cases(options)
     cases: Sequence[AnyCase] = _make_snippets(options) if options.styles else loaded.cases
     cases = select_cases(select_part(cases, options.part), options.format, options.limit, options.seed)
+    journal = RowJournal(options.resume, {name: getattr(options, name) for name in _SETTINGS})
     rows: list[Row] = []
     with suppress(KeyboardInterrupt):  # what was measured until then gets its summary
         for case in cases:
-            rows.append(measure(case, applier, wanted))
-            row = rows[-1]
+            row = journal.find(case.id) or journal.append(measure(case, applier, wanted))
+            rows.append(row)
             said = f"{row.outcome}{' (model)' if row.asked_model else ''}"
             say(f"{len(rows)}/{len(cases)} {said:<24}{row.seconds:7.2f} s  {row.id}")
     summary = summarise(rows)
@@ -167,6 +176,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--mode", choices=get_args(Mode), default="auto")
     parser.add_argument("--scope", choices=get_args(ScopeName), default=Options().scope)
     parser.add_argument("--decide", choices=get_args(Decide), default=Options().decide)
+    parser.add_argument("--dtype", choices=get_args(Dtype), default="auto", help="of the model (default auto)")
+    parser.add_argument("--quantize", choices=get_args(Quantize), default="auto", help="of the model (default auto)")
+    parser.add_argument("--resume", type=Path, help="take the rows from this file, and append those that it lacks")
     parser.add_argument(
         "--styles", nargs="+", choices=(*STYLES, "all"), help="lazy snippets made in these styles instead"
     )
@@ -177,14 +189,13 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _make_opener(name: str) -> Callable[[], ModelMerger]:
+def _make_opener(name: str, how: LoadOptions) -> Callable[[], ModelMerger]:
     @cache
     def open_once() -> ModelMerger:
-        from agent_runtime.models.config import LoadOptions, ModelSettings
         from agent_runtime.wiring import open_merger
 
         say(f"opening {name}")
-        return open_merger(name, ModelSettings.from_env(os.environ), LoadOptions())
+        return open_merger(name, ModelSettings.from_env(os.environ), how)
 
     return open_once
 

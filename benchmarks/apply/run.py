@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from agent_runtime.apply.pipeline import Applier
@@ -67,6 +69,39 @@ class Row:
     def certain(self) -> bool:
         """Whether the answer was claimed certain, and no check rejected it."""
         return self.certainty == "certain" and not self.failed_checks
+
+
+class RowJournal:
+    """The rows of a run, kept in a file of JSON lines (none with None), so that a later run measures only the others.
+
+    The first line holds the settings. Raises SystemExit if those of the file are not these: answers would be mixed.
+    A last line that was cut short is measured again.
+    """
+
+    def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
+        self._path = path
+        self._rows: dict[str, Row] = {}
+        if path is None:
+            return
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+        whole = [line for line in lines if line.endswith("\n")] or [json.dumps(settings) + "\n"]
+        if (kept := json.loads(whole[0])) != dict(settings):
+            raise SystemExit(f"{path}: measured with {kept}, not {dict(settings)}; name another file with --resume")
+        for line in whole[1:]:
+            row = json.loads(line)
+            self._rows[row["id"]] = Row(**row | {"failed_checks": tuple(row["failed_checks"])})
+        path.write_text("".join(whole), encoding="utf-8")
+
+    def find(self, case_id: str) -> Row | None:
+        """Return the row of a case that was measured earlier."""
+        return self._rows.get(case_id)
+
+    def append(self, row: Row) -> Row:
+        """Write the row at the end of the file; return it."""
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
+        return row
 
 
 def measure(case: AnyCase, applier: Applier, options: Options) -> Row:

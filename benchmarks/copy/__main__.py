@@ -54,6 +54,12 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = make_parser("copy", __doc__)
     parser.add_argument("--model", default="qwen2.5-coder-0.5b", help="a name of the catalogue, a file or a folder")
+    parser.add_argument(
+        "--quantize",
+        choices=["none", "int8", "int4"],
+        default="none",
+        help="our weights; peers of GGUF files have as many bits",
+    )
     parser.add_argument("--peers", default="", help=f"some of {','.join(PEERS)} (`make peers` installs them)")
     parser.add_argument("--cases", type=Path, default=DEFAULT_CASES, help="real edits that the merges are made from")
     parser.add_argument("--limit", type=int, help="only so many cases; the goal's is the first")
@@ -81,7 +87,13 @@ def _measure(
 ) -> Outcome:
     say(f"{options.model}: loading in {', '.join(['hunk', *peers])}")
     with open_entrants(
-        options.model, CONTEXT, peers, cache_dir, module="benchmarks.copy.ours", speculation=True
+        options.model,
+        CONTEXT,
+        peers,
+        cache_dir,
+        quantize=options.quantize,
+        module="benchmarks.copy.ours",
+        speculation=True,
     ) as found:
         limits = Limits(options.plain_tokens, options.peer_tokens, options.rounds, options.minutes, options.fresh)
         return Contest(found, limits, _text_of(found.folder)).hold(chosen)

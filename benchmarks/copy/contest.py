@@ -169,8 +169,8 @@ SEARCH_TOKENS = 384
 
 FRESH_TOKENS = 128
 
-MOST_LINES = {"vllm": 3000, "transformers": 1000, "llama.cpp": 300}
-"""The longest files that a peer copies. The second caches no prompts, the third reads them at a tenth of the speed."""
+MOST_LINES = {"vllm": 3000, "transformers": 1000, "openvino": 1000, "llama.cpp": 300}
+"""The longest files that a peer copies. The second and third cache no prompts, the last reads them slowly."""
 
 WHOLE_TOKENS = 4096
 """In the goal's case a peer at its best setting writes the whole output, if it is no longer than this."""

@@ -129,9 +129,12 @@ def main() -> None:
         # so that drafts are as long as in an apply
         pass_times_dir=ModelSettings.from_env(os.environ).cache_dir / "pass-times",
     )
-    contestant = CopyOurs(*open_core(options.model, lambda _: one_at_a_time))
+    core, loaded = open_core(options.model, options.quantize, lambda _: one_at_a_time)
+    contestant = CopyOurs(core, loaded)
     operations = {name: getattr(contestant, name) for name in ("run", "prepare", "chat", "reference", "margin")}
-    serve(channel, operations | {"peak_bytes": peak_bytes}, {"version": "Hunk", "abilities": ["arrivals", "prefix"]})
+    version = f"Hunk ({loaded.engine.model.precision.describe()})"
+    hello = {"version": version, "abilities": ["arrivals", "prefix"]}
+    serve(channel, operations | {"peak_bytes": peak_bytes}, hello)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--model", default="qwen2.5-coder-0.5b", help="names, by commas; the first one is the summary's"
     )
+    parser.add_argument(
+        "--quantize",
+        choices=["none", "int8", "int4"],
+        default="none",
+        help="our weights; peers of GGUF files have as many bits",
+    )
     parser.add_argument("--peers", default="", help=f"some of {','.join(PEERS)} (`make peers` installs them)")
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured")
     parser.add_argument("--only", default=",".join(KINDS), help="only these measures, by commas")
@@ -80,7 +86,7 @@ def _options() -> argparse.Namespace:
 
 def _measure(model: str, peers: list[str], options: argparse.Namespace, cache_dir: Path) -> Outcome:
     say(f"{model}: loading in {', '.join(['hunk', *peers])}")
-    with open_entrants(model, CONTEXT, peers, cache_dir) as found:
+    with open_entrants(model, CONTEXT, peers, cache_dir, quantize=options.quantize) as found:
         tokenizer, _ = read_folder_tokenizer(found.folder)
         text = Text(tokenizer.encode(read_source_text()))
         chosen = [measure for measure in make_measures(text) if measure.name.split(" ")[0] in options.only.split(",")]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from agent_runtime.models.config import LoadOptions, ModelSettings
+from agent_runtime.models.config import LoadOptions, ModelSettings, Quantize
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.wiring import open_model
 from benchmarks.peers.protocol import Job, Recorder, parse_flags, peak_bytes, serve, take_stdout
@@ -117,9 +117,11 @@ class Ours:
         return seconds
 
 
-def open_core(model: str, configure: Callable[[Decoder], EngineConfig]) -> tuple[EngineCore, LoadedModel]:
+def open_core(
+    model: str, quantize: Quantize, configure: Callable[[Decoder], EngineConfig]
+) -> tuple[EngineCore, LoadedModel]:
     """Load a model, and open an engine core with its own configuration; the loaded model's engine is closed."""
-    loaded = open_model(model, ModelSettings.from_env(os.environ), LoadOptions(context=2))
+    loaded = open_model(model, ModelSettings.from_env(os.environ), LoadOptions(context=2, quantize=quantize))
     loaded.engine.close()  # the core goes on with its model
     decoder = loaded.engine.model
     return EngineCore(decoder, loaded.text.tokenizer.token_bytes(), configure(decoder)), loaded
@@ -128,14 +130,16 @@ def open_core(model: str, configure: Callable[[Decoder], EngineConfig]) -> tuple
 def main() -> None:
     options, channel = parse_flags(__doc__), take_stdout()
     config = EngineConfig(max_seq_len=options.context, kv_bytes=KV_BYTES)
-    contestant = Ours(open_core(options.model, lambda _: config)[0])
+    core, loaded = open_core(options.model, options.quantize, lambda _: config)
+    contestant = Ours(core)
     operations = {
         "run": contestant.run,
         "verify": contestant.verify,
         "margin": contestant.margin,
         "peak_bytes": peak_bytes,
     }
-    serve(channel, operations, {"version": "Hunk", "abilities": ["arrivals", "prefix"]})
+    version = f"Hunk ({loaded.engine.model.precision.describe()})"
+    serve(channel, operations, {"version": version, "abilities": ["arrivals", "prefix"]})
 
 
 if __name__ == "__main__":

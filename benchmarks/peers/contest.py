@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType
+from gguf.quants import dequantize
+from gguf.quants import quantize as quantize_blocks
+
 from agent_runtime.models.store import ModelFiles, ModelStore, locate_copy, resolve
 from agent_runtime.process import build_environment, build_spin_environment
 from benchmarks.peers.environments import PEERS, Peer
@@ -103,18 +107,20 @@ def open_entrants(
     peers: Sequence[str],
     cache_dir: Path,
     *,
+    quantize: str = "none",
     module: str = "benchmarks.engine.ours",
     speculation: bool = False,
 ) -> Iterator[Entrants]:
     """Load `model` in all of them, one after the other. They end with the context.
 
-    `module` serves our engine. With `speculation`, the peers are started so that jobs may say how to draft. A peer that
+    `module` serves our engine, its weights quantised as `quantize` says; peers that read GGUF files get weights of as
+    many bits, where they can. With `speculation`, the peers are started so that jobs may say how to draft. A peer that
     cannot be started is named and left out; raises ContestantFailed where ours cannot, and ModelUnavailable where the
     model cannot be had.
     """
     with ExitStack() as stack:
         environ = build_environment(os.environ)
-        command = [sys.executable, "-m", module, "--model", model, "--context", str(context)]
+        command = [sys.executable, "-m", module, "--model", model, "--context", str(context), "--quantize", quantize]
         files = resolve(model, ModelStore(cache_dir))
         ours = stack.enter_context(Contestant(OURS, command, CHECKOUT, environ))
         folder = files.path if files.kind == "safetensors" else locate_copy(files, cache_dir)  # which ours has made
@@ -132,20 +138,55 @@ def open_entrants(
                 *(["--speculation"] if speculation else []),
             ]
             try:
-                started.append(stack.enter_context(_start(PEERS[name], files, folder, options, cache_dir, outside)))
+                peer = PEERS[name]
+                place = _locate_gguf(peer.gguf[quantize], files, cache_dir) if peer.gguf else folder
+                started.append(stack.enter_context(_start(peer, place, options, cache_dir, outside)))
             except ContestantFailed as error:
                 print(f"{name} is left out: {error}", file=sys.stderr, flush=True)
         yield Entrants(folder, config, machine, ours, tuple(started))
 
 
-def _start(
-    peer: Peer, files: ModelFiles, folder: Path, options: Sequence[str], cache_dir: Path, outside: Path
-) -> Contestant:
+def _locate_gguf(weights: str, files: ModelFiles, cache_dir: Path) -> Path:
+    """Return the model's GGUF file, or a copy of it with weights of this type, which is made once."""
+    if files.kind != "gguf":
+        raise ContestantFailed(f"it reads GGUF files only, and {files.name} is none")
+    if not weights:
+        return files.path
+    place = cache_dir / "peers" / "models" / f"{files.path.stem}-{weights.lower()}.gguf"
+    if not place.exists():
+        print(f"writing {place}", file=sys.stderr, flush=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=place.parent) as folder:
+            made = Path(folder) / place.name
+            write_gguf_copy(files.path, made, weights)
+            made.replace(place)
+    return place
+
+
+def write_gguf_copy(source: Path, target: Path, weights: str) -> None:
+    """Write a GGUF file anew with all matrices in the type `weights`, such as "Q8_0", and vectors in float32."""
+    kind = GGMLQuantizationType[weights]
+    reader = GGUFReader(source)
+    writer = GGUFWriter(target, reader.fields["general.architecture"].contents())
+    for field in reader.fields.values():
+        if field.name == "general.file_type":
+            writer.add_file_type(LlamaFileType["MOSTLY_" + weights])
+        elif field.name != "general.architecture" and not field.name.startswith("GGUF."):
+            element = field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None
+            writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=element)
+    for tensor in reader.tensors:
+        values = dequantize(tensor.data, tensor.tensor_type)
+        stored = kind if values.ndim > 1 else GGMLQuantizationType.F32
+        writer.add_tensor(tensor.name, quantize_blocks(values, stored), raw_dtype=stored)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _start(peer: Peer, model: Path, options: Sequence[str], cache_dir: Path, outside: Path) -> Contestant:
     python = peer.python(cache_dir)
     assert python is not None, f"{peer.name} has no environment"
-    if peer.reads_gguf and files.kind != "gguf":
-        raise ContestantFailed(f"it reads GGUF files only, and {files.name} is none")
-    model = files.path if peer.reads_gguf else folder
     command = [str(python), "-P", "-m", peer.module, "--model", str(model), *options]
     environ = build_spin_environment(os.environ) | peer.environ(cache_dir) | {"PYTHONPATH": str(outside)}
     return Contestant(peer.name, command, outside, environ)

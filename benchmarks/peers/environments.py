@@ -1,7 +1,10 @@
 """The peers' virtual environments: where they are, and how they are built.
 
 <cache>/peers/vllm/        vLLM's CPU build, and Arctic Inference for its suffix drafts
-<cache>/peers/llama_cpp/   llama-cpp-python, compiled here; transformers runs in the project's own environment
+<cache>/peers/llama_cpp/   llama-cpp-python, compiled here for this CPU
+<cache>/peers/openvino/    OpenVINO GenAI
+
+transformers runs in the project's own environment.
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ class Peer:
     """One peer: the module that serves it, and what its environment needs (nothing: it runs in ours).
 
     `preload` is a library in its environment that is loaded before all others. `speculations` are the settings of its
-    own speculation, by name, among which the best is looked for. `reads_gguf`: it takes the GGUF file, not the folder.
+    own speculation, by name, among which the best is looked for. `gguf`: it takes a GGUF file and not the folder, with
+    weights of this type for each way in which ours are quantised; "" is the model's file as it is.
     """
 
     name: str
@@ -58,7 +62,7 @@ class Peer:
     packages: tuple[Package, ...] = ()
     preload: str | None = None
     speculations: Mapping[str, Speculation] = field(default_factory=lambda: MappingProxyType({}))
-    reads_gguf: bool = False
+    gguf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def python(self, cache_dir: Path) -> Path | None:
         """Return the interpreter that runs it, None where its environment has not been built."""
@@ -89,11 +93,27 @@ _SUFFIX_TREES = (
     ),
 )
 
-# With GGML_NATIVE its build for AMX crashes on some virtual machines; the rest is what the processor has.
-_LLAMA_CMAKE = (
-    "-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_AVX512=ON -DGGML_AVX512_VNNI=ON "
-    "-DGGML_AVX512_BF16=ON -DGGML_AMX_INT8=OFF"
-)
+_LLAMA_EXTENSIONS = {
+    "avx2": "AVX2",
+    "fma": "FMA",
+    "f16c": "F16C",
+    "avx_vnni": "AVX_VNNI",
+    "avx512f": "AVX512",
+    "avx512_vnni": "AVX512_VNNI",
+    "avx512_bf16": "AVX512_BF16",
+}
+"""Names in /proc/cpuinfo, and in llama.cpp's options."""
+
+
+def make_llama_cmake(cpuinfo: str) -> str:
+    """Return the options of a build for the processor that this text of /proc/cpuinfo describes.
+
+    GGML_NATIVE would find them, too, but its build for AMX crashes on some virtual machines.
+    """
+    flags = set(cpuinfo.split())
+    found = [f"-DGGML_{name}={'ON' if flag in flags else 'OFF'}" for flag, name in _LLAMA_EXTENSIONS.items()]
+    return " ".join(["-DGGML_NATIVE=OFF", *found, "-DGGML_AMX_INT8=OFF"])
+
 
 PEERS = {
     peer.name: peer
@@ -118,9 +138,22 @@ PEERS = {
         Peer(
             "llama.cpp",
             "benchmarks.peers.llama_cpp",
-            (Package("llama-cpp-python==0.3.36", ("--no-binary", "llama-cpp-python"), cmake=_LLAMA_CMAKE),),
+            (
+                Package(
+                    "llama-cpp-python==0.3.36",
+                    ("--no-binary", "llama-cpp-python"),
+                    cmake=make_llama_cmake(Path("/proc/cpuinfo").read_text(encoding="utf-8")),
+                ),
+            ),
             speculations={f"lookup {size}": {"num_tokens": size} for size in (10, 32, 64)},
-            reads_gguf=True,
+            gguf={"none": "", "int8": "Q8_0", "int4": ""},
+        ),
+        Peer(
+            "openvino",
+            "benchmarks.peers.openvino",
+            (Package("openvino-genai==2026.4.1.0"),),
+            speculations={f"prompt lookup {size}": {"num_tokens": size} for size in (10, 32)},
+            gguf={"none": "F16", "int8": "Q8_0", "int4": "Q4_0"},  # it cannot read Q4_K_M
         ),
     )
 }

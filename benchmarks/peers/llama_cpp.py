@@ -1,7 +1,7 @@
-"""llama.cpp as a contestant, through llama-cpp-python: one request at a time, from the GGUF file as it is.
+"""llama.cpp as a contestant, through llama-cpp-python: one request at a time, from a GGUF file.
 
-The weights are the file's, 4 bits each as a rule, where the others run them in bf16: its output is another. Its own
-speculation is prompt lookup; `num_tokens` is how many it drafts.
+The weights are the file's, 4 bits each as a rule, where the others run them in bf16, so its output is another; with
+`--quantize int8` they have 8 bits, as ours. Its own speculation is prompt lookup; `num_tokens` is how many it drafts.
 """
 
 from __future__ import annotations
@@ -94,10 +94,13 @@ class LlamaCpp:
 
 def main() -> None:
     options, channel = parse_flags(__doc__), take_stdout()
-    from llama_cpp import __version__
+    from llama_cpp import __version__, llama_print_system_info
 
     contestant = LlamaCpp(options.model, options.context)
-    hello = {"version": f"llama-cpp-python {__version__}", "abilities": ["prefix"]}
+    built = llama_print_system_info().decode()
+    able = " ".join(word for word in ("AVX2", "AVX512", "AVX512_VNNI", "AVX512_BF16") if f"{word} = 1" in built)
+    weights = options.model.rpartition("-")[2].removesuffix(".gguf")
+    hello = {"version": f"llama-cpp-python {__version__} ({weights} weights; {able})", "abilities": ["prefix"]}
     serve(channel, {"run": contestant.run, "peak_bytes": peak_bytes}, hello)
 
 

@@ -107,6 +107,7 @@ def parse_flags(description: str | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--model", required=True, help="what this contestant loads: a name, a folder or a .gguf file")
     parser.add_argument("--context", type=int, required=True, help="tokens of prompt and answer")
+    parser.add_argument("--quantize", default="none", help="how ours stores its weights")
     parser.add_argument("--speculation", action="store_true", help="jobs say how to draft")
     return parser.parse_args()
 

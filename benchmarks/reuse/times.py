@@ -223,7 +223,7 @@ def main() -> None:
     options, channel = parse_flags(__doc__), take_stdout()
 
     def configure(decoder: Decoder) -> EngineConfig:
-        token_bytes = page_bytes(decoder.config, 1, decoder.weights.dtype)
+        token_bytes = page_bytes(decoder.config, 1, decoder.weights.kv_dtype)
         return EngineConfig(
             max_seq_len=options.context,
             scheduler=SchedulerConfig(max_num_seqs=NUM_SEQUENCES),
@@ -231,7 +231,7 @@ def main() -> None:
             span_bytes=NUM_SEQUENCES * options.context * token_bytes,
         )
 
-    contestant = ReuseOurs(open_core(options.model, configure)[0])
+    contestant = ReuseOurs(open_core(options.model, options.quantize, configure)[0])
     operations = {name: getattr(contestant, name) for name in ("run", "turn", "floor", "forget", "memory", "margin")}
     serve(channel, operations, {"version": "Hunk", "abilities": ["arrivals", "prefix"]})
 

@@ -69,8 +69,12 @@ def time_in_turns(functions: Sequence[Callable[[], object]], repeats: int = 10) 
 @cache
 def _load() -> ctypes.CDLL | None:
     """Return the compiled kernels, from the cache folder if it has it; None if they cannot be had."""
-    compiler = shutil.which(os.environ.get("CXX", "g++"))
-    if platform.system() != "Linux" or compiler is None:
+    if platform.system() != "Linux":
+        return None
+    wanted = os.environ.get("CXX", "g++")
+    compiler = shutil.which(wanted)
+    if compiler is None:
+        log.warning("there is no compiler %s, so torch computes, which is slower; install g++ or set CXX", wanted)
         return None
     units = [str(each) for each in SOURCES if each.suffix == ".cpp"]
     command = [compiler, *OPTIONS, *_list_target_options(), *units, "-o"]

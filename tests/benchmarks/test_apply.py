@@ -19,7 +19,7 @@ from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import Options
 from benchmarks.apply.__main__ import summarise
 from benchmarks.apply.growth import measure_growth
-from benchmarks.apply.run import Row, measure
+from benchmarks.apply.run import Row, RowJournal, measure
 from benchmarks.cases import Case, PatchCase, load_cases_at
 from benchmarks.scoring import OUTCOMES
 from tests.agent_runtime.scripted import ScriptedMerger
@@ -188,6 +188,28 @@ def test_the_command_writes_the_keys_without_a_model(tmp_path: Path) -> None:
     assert keys | {"forwards_mean"} <= summary.keys()
     assert "no such" not in done.stderr
     assert done.stderr.count("\n") == len(found["rows"])
+
+
+def make_row(name: str, **more: Any) -> Row:
+    return Row(name, "lazy", "markers", "lazy", "text", 3, inexact=False, variety=False, **more)
+
+
+def test_a_run_goes_on_with_the_rows_that_it_has(tmp_path: Path) -> None:
+    settings = {"mode": "auto"}
+    path = tmp_path / "rows.jsonl"
+    first = RowJournal(path, settings)
+    rows = [make_row("one", failed_checks=("accounted",), usage={"forwards": 2}), make_row("two")]
+    assert [first.append(row) for row in rows] == rows
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"id": "cut sho')
+    again = RowJournal(path, settings)
+    assert again.find("one") == rows[0]
+    assert again.find("two") == rows[1]
+    again.append(make_row("three"))
+    assert RowJournal(path, settings).find("three") == make_row("three")
+    with pytest.raises(SystemExit, match="measured with"):
+        RowJournal(path, {"mode": "model"})
+    assert RowJournal(None, settings).find("one") is None
 
 
 def test_made_snippets_are_cases_with_their_style(tmp_path: Path) -> None:

@@ -27,12 +27,14 @@ from benchmarks.engine.report import (
 from benchmarks.engine.roofline import ROW_COUNTS, measure_gemm_rates, measure_median_seconds
 from benchmarks.engine.workload import VERIFY_SIZES, Measure, Text
 from benchmarks.peers import environments
-from benchmarks.peers.contest import CHECKOUT, Entrants
-from benchmarks.peers.environments import PEERS, TORCH, Package, Peer, PeerFailed, build
+from benchmarks.peers.contest import CHECKOUT, Entrants, write_gguf_copy
+from benchmarks.peers.environments import PEERS, TORCH, Package, Peer, PeerFailed, build, make_llama_cmake
 from benchmarks.peers.protocol import Answer, Arrival, Contestant, ContestantFailed, Job
 from engine.core import EngineCore
 from engine.types import GenerationRequest
-from tests.engine.tiny import TOKEN_BYTES, tiny_config, tiny_decoder, tiny_engine, tiny_limits
+from engine.weights.gguf import GGUFModel
+from tests.engine.test_weights import write_gguf
+from tests.engine.tiny import TOKEN_BYTES, tiny_config, tiny_decoder, tiny_engine, tiny_limits, tiny_parameters
 
 SCRIPT = """
 import sys
@@ -258,6 +260,31 @@ def test_the_median_is_of_calls_behind_the_first(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("benchmarks.engine.roofline.SECONDS_EACH", 5.0)
     assert measure_median_seconds(work) == 2.0
     assert next(durations) == 9.0  # three calls are the least
+
+
+@pytest.mark.parametrize(("weights", "most_error"), [("F16", 1e-3), ("Q8_0", 0.01), ("Q4_0", 0.15)])
+def test_a_gguf_copy_is_the_same_model_in_other_weights(tmp_path: Path, weights: str, most_error: float) -> None:
+    config = tiny_config(hidden_size=64, ffn_size=96, num_heads=4, num_kv_heads=2, head_dim=16)
+    source = write_gguf(
+        tmp_path / "m.gguf",
+        tiny_parameters(config),
+        extra=lambda writer: writer.add_token_list(["a", "\N{SNOWMAN}", "c"]),
+    )
+    write_gguf_copy(source, tmp_path / "copy.gguf", weights)
+    wanted, found = GGUFModel(source), GGUFModel(tmp_path / "copy.gguf")
+    assert found.config == wanted.config
+    assert found.metadata("tokenizer.ggml.tokens") == ["a", "\N{SNOWMAN}", "c"]
+    tensors = dict(found.tensors())
+    for name, tensor in wanted.tensors():
+        error = float((tensors[name] - tensor).abs().max() / tensor.abs().max())
+        assert error <= (most_error if tensor.ndim > 1 else 0.0), name
+    assert (tmp_path / "copy.gguf").stat().st_size < 0.75 * source.stat().st_size
+
+
+def test_llama_cpp_is_compiled_for_the_processor_at_hand() -> None:
+    ice_lake = make_llama_cmake("flags : fpu avx2 fma f16c avx512f avx512_vnni amx_int8").split()
+    assert {"-DGGML_AVX512_VNNI=ON", "-DGGML_AVX512_BF16=OFF", "-DGGML_AMX_INT8=OFF"} <= set(ice_lake)
+    assert "-DGGML_AVX512=OFF" in make_llama_cmake("flags : fpu avx2 avx_vnni").split()
 
 
 class TestEnvironments:
