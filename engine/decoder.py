@@ -318,8 +318,8 @@ class Decoder:
         `activations` is their dtype, if it is not that of the parameters. `reason` says why this precision was chosen.
         """
         self.precision = Precision(parameters.dtype, activations or parameters.dtype, quantize, reason)
-        self.fingerprint = compute_fingerprint(parameters, self.precision)
         self.weights = DecoderWeights.from_parameters(parameters, quantize, activations)
+        self.fingerprint = compute_fingerprint(parameters, self.precision)
         self.config = config = self.weights.config
         self._cos, self._sin = rope_table(
             config.max_positions,

@@ -28,7 +28,6 @@ import torch
 from engine.device import describe_machine
 from engine.layers.decoder_weights import build_fastest
 from engine.layers.linear import Quantization, find_int8_step
-from engine.weights.checkpoint import fingerprint
 from engine.weights.parameters import Parameters
 from kernels.atomic_file import replace_file
 from kernels.native import time_in_turns
@@ -63,9 +62,11 @@ class Precision:
 
 
 def compute_fingerprint(parameters: Parameters, precision: Precision) -> bytes:
-    """Return the fingerprint of the KV that a model with these parameters computes in this precision."""
+    """Return the fingerprint of the KV that a model with these parameters computes in this precision; takes the layers
+    that are left.
+    """
     int8_step = None if precision.quantize is None else find_int8_step()
-    return fingerprint(parameters, (precision.quantize, int8_step, precision.activations))
+    return parameters.fingerprint((precision.quantize, int8_step, precision.activations))
 
 
 @dataclass(frozen=True, slots=True)

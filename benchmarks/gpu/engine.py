@@ -168,8 +168,7 @@ def find_fault(config: ModelConfig, device: torch.device, seed: int) -> str | No
     """Return where the device's output differs from the CPU's with a small model of this shape; None if nowhere."""
     small = replace(config, num_layers=NUM_LAYERS, vocab_size=min(VOCAB_SIZE, config.vocab_size), max_positions=2048)
     on_cpu = draw_parameters(small, torch.float32, torch.device("cpu"), seed)
-    on_device = Parameters(small, torch.float32, device)
-    on_device.fill(on_cpu.slots().items())
+    on_device = Parameters(small, torch.float32, device, on_cpu.slots().__getitem__)
     prompt = torch.randint(small.vocab_size, (PROMPT_LEN,), generator=torch.Generator().manual_seed(seed)).tolist()
     expected = _write_output(Decoder(on_cpu), prompt, None)
     decoder = Decoder(on_device)

@@ -153,6 +153,7 @@ class DecoderWeights:
         weights are on another device.
         """
         config, dtype = parameters.config, activations or parameters.dtype
+        _check_memory(parameters, quantize)
         store, store_head = _choose_stores(parameters, quantize, dtype)
         layers = (LayerWeights.from_parameters(layer, config, store, dtype) for layer in parameters.take_layers())
         return cls(
@@ -183,6 +184,23 @@ class DecoderWeights:
     def num_bytes(self) -> int:
         """Bytes of the projections and the LM head: what a pass over one row reads, norms and KV excluded."""
         return sum(layer.num_bytes for layer in self.layers) + self.lm_head.num_bytes
+
+
+STORED_SHARE = {None: 1.0, "int8": 0.5, "int4": 0.3}
+"""Bytes of stored weights, as a share of those of bf16 ones."""
+
+
+def _check_memory(parameters: Parameters, quantize: Quantization | None) -> None:
+    """Raise WeightsError if there is no memory for the stored weights: the system may refuse only the whole, and end
+    the process later.
+    """
+    num_bytes = int(STORED_SHARE[quantize] * parameters.num_bytes)
+    try:
+        torch.empty(num_bytes, dtype=torch.uint8, device=parameters.device)
+    except RuntimeError as error:  # torch.OutOfMemoryError is one
+        raise WeightsError(
+            f"there is no memory for {num_bytes / 1e9:.1f} GB of weights; take a smaller model"
+        ) from error
 
 
 def _choose_stores(

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.linear import (
+    INT8_MOST,
     TILE,
     ByteWeights,
     can_multiply,
@@ -27,6 +28,7 @@ from kernels.linear import (
     multiply_terms,
     pack_bytes,
     pack_weight,
+    quantise_rows,
 )
 from kernels.native import MOST_TIMES_SLOWER, time_in_turns
 
@@ -281,15 +283,10 @@ def _pack_nibbles(integers: Tensor) -> Tensor:
     return right.bitwise_left_shift(4).bitwise_or_(left & 0xF)
 
 
-INT8_MOST = 127
-
 INT8_STEPS = (256, 128)
 """Values of a term of an activation. Where the CPU adds two products in 16 bits, which saturate (AVX2), a term of 7
 bits is the most that is exact.
 """
-
-INT8_ROWS_AT_A_TIME = 4096
-"""Of a matrix that is quantised: bounds the float32 copies made on the way."""
 
 INT8_BLOCK_ROWS = 128
 """Rows that are multiplied at a time: their terms and sums stay in the cache."""
@@ -316,14 +313,14 @@ class Int8:
         """
         step = find_int8_step()
         assert step is not None, "this CPU or this torch has no exact product of bytes"
-        integers, self._scales = quantise_rows(weight)
+        integers, self._scales, sums = quantise_rows(weight)
         self._step = step
         self._bias = None if bias is None else bias.float()
         self._blocked: ByteWeights | None = None
         if by_our_kernel is None:
             by_our_kernel = can_multiply_bytes(weight.shape[1]) and is_blocked_int8_faster()
         if by_our_kernel:
-            self._blocked = pack_bytes(integers, step, self._scales, self._bias)
+            self._blocked = pack_bytes(integers, step, self._scales, sums, self._bias)
         else:
             self._weight = torch.ops.onednn.qlinear_prepack(integers, None)  # opaque: has no storage
             self._zeros = torch.zeros(len(weight), dtype=torch.int64)
@@ -362,19 +359,6 @@ def is_blocked_int8_faster() -> bool:
         weight, x = torch.ones(2048, 1024), torch.ones(64, 1024)
         seconds = time_in_turns([partial(Int8(weight, None, by_our_kernel), x) for by_our_kernel in (True, False)])
     return seconds[0] <= MOST_TIMES_SLOWER * seconds[1]
-
-
-def quantise_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return int8 [out_features, in_features] and float32 scales [out_features] whose product is nearly the matrix."""
-    integers, scales = torch.empty(weight.shape, dtype=torch.int8), torch.empty(len(weight))
-    for start in range(0, len(weight), INT8_ROWS_AT_A_TIME):
-        rows = slice(start, start + INT8_ROWS_AT_A_TIME)
-        wide = weight[rows].float()
-        own = wide.abs().amax(dim=1) / INT8_MOST
-        own[own == 0] = 1.0  # a row of zeros; or one below what float32 can divide by
-        integers[rows] = (wide / own[:, None]).round_().clamp_(-INT8_MOST, INT8_MOST)
-        scales[rows] = own
-    return integers, scales
 
 
 def split_terms(x: Tensor, step: int) -> tuple[Tensor, Tensor]:

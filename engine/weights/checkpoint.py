@@ -1,4 +1,4 @@
-"""Loads the weights of a decoder, merges a LoRA adapter, and computes their fingerprint.
+"""Loads the weights of a decoder, and merges a LoRA adapter.
 
 A model folder holds `config.json` beside one or several safetensors files. An adapter folder is in PEFT's format:
 `adapter_config.json` and `adapter_model.safetensors`. For each adapted projection W [out, in] the latter has `lora_A`
@@ -10,14 +10,10 @@ from __future__ import annotations
 import errno
 import json
 import math
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import blake2b, sha256
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -50,26 +46,49 @@ def read_json(path: Path) -> dict[str, Any]:
     return raw
 
 
-def read_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """Yield every tensor of the folder's safetensors files, memory-mapped; raises WeightsError."""
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise WeightsError(f"{folder} holds no .safetensors file")
-    for path in files:
-        for name, tensor in read_file_tensors(path):
-            if not name.endswith(".rotary_emb.inv_freq"):  # old Llama checkpoints store the table
-                yield name, tensor
+class TensorFolder:
+    """The tensors of a folder's safetensors files, memory-mapped. The methods raise WeightsError for a damaged file."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the headers; raises WeightsError if there is none, or if two have a tensor of one name."""
+        self._files: dict[str, Path] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        files = sorted(folder.glob("*.safetensors"))
+        if not files:
+            raise WeightsError(f"{folder} holds no .safetensors file")
+        for path in files:
+            with _open_tensors(path) as opened:
+                for name in opened.keys():  # noqa: SIM118  # it is no mapping
+                    if name.endswith(".rotary_emb.inv_freq"):  # old Llama checkpoints store the table
+                        continue
+                    if name in self._files:
+                        raise WeightsError(f"{path} and {self._files[name].name} both hold {name!r}")
+                    self._files[name] = path
+                    self._shapes[name] = tuple(opened.get_slice(name).get_shape())
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the tensors' shapes by their names."""
+        return self._shapes
+
+    def read(self, name: str) -> Tensor:
+        """Return one of the tensors."""
+        # Opened anew for each tensor: pages of one mapping would all count as ours until the last is read.
+        with _open_tensors(self._files[name]) as opened:
+            tensor: Tensor = opened.get_tensor(name)
+        return tensor
 
 
 def read_file_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
     """Yield every tensor of one safetensors file, memory-mapped; raises WeightsError."""
-    with _translate_errors(path):
-        with safe_open(path, framework="pt") as opened:
-            names = list(opened.keys())
-        for name in names:
-            # Opened anew for each tensor: pages of one mapping would all count as ours until the last is read.
-            with safe_open(path, framework="pt") as opened:
-                yield name, opened.get_tensor(name)
+    with _open_tensors(path) as opened:
+        for name in opened.keys():  # noqa: SIM118  # it is no mapping
+            yield name, opened.get_tensor(name)
+
+
+@contextmanager
+def _open_tensors(path: Path) -> Iterator[Any]:
+    with _translate_errors(path), safe_open(path, framework="pt") as opened:
+        yield opened
 
 
 @contextmanager
@@ -157,11 +176,10 @@ class LoraAdapter:
                     "was it trained on another model?"
                 )
 
-    def merge_into(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors; those that the adapter changes are merged in float32."""
-        for name, tensor in tensors:
-            update = self.updates.get(name)
-            yield name, tensor if update is None else update.merge(tensor)
+    def merge(self, name: str, tensor: Tensor) -> Tensor:
+        """Return the tensor of this name with its update, in float32; one that the adapter leaves alone as it is."""
+        update = self.updates.get(name)
+        return tensor if update is None else update.merge(tensor)
 
 
 def _refuse_unsupported(raw: Mapping[str, Any]) -> None:
@@ -224,47 +242,31 @@ def load(
     adapter: LoraAdapter | None = None,
     device: torch.device | str = "cpu",
 ) -> Parameters:
-    """Read the model into parameters of `dtype` on `device`; raises WeightsError.
+    """Return the model's parameters of `dtype` on `device`; each layer is read when it is asked for.
 
     `source` is an open GGUF file, or a folder with `config.json` and safetensors. The adapter is merged in float32,
-    before the one rounding to `dtype`.
+    before the one rounding to `dtype`. Raises WeightsError, also when a layer is read.
     """
     config = source.config if isinstance(source, GGUFModel) else read_config(source)
-    parameters = Parameters(config, dtype, device)
-    tensors = source.tensors() if isinstance(source, GGUFModel) else read_tensors(source)
+    slots = Parameters(config, dtype, "meta").slots()
     if adapter is not None:
-        adapter.check_fits(parameters.slots())
-        tensors = adapter.merge_into(tensors)
-    parameters.fill(tensors)
-    return parameters
+        adapter.check_fits(slots)
+    tensors = source if isinstance(source, GGUFModel) else TensorFolder(source)
+    _check_shapes(tensors.shapes(), slots, config)
+    if adapter is None:
+        return Parameters(config, dtype, device, tensors.read)
+    return Parameters(config, dtype, device, lambda name: adapter.merge(name, tensors.read(name)))
 
 
-CHUNK_BYTES = 64 << 20
-"""Bytes that one thread hashes at a time; hashlib lets other threads run meanwhile."""
-
-MAX_THREADS = 16
-
-
-def fingerprint(parameters: Parameters, computed: object = None) -> bytes:
-    """Return blake2b-128 over the config (including RoPE), the dtype, the text of `computed`, which says how the
-    weights are quantised and in what precision a pass computes, and SHA-256 of all bytes of every tensor; this takes a
-    second for 2 GB and one core.
-    """
-    digest = blake2b(f"{parameters.config} {parameters.dtype} {computed}".encode(), digest_size=16)
-    slots = sorted(parameters.slots().items())
-    chunks = chain.from_iterable(_split_chunks(tensor) for _, tensor in slots)
-    for name, tensor in slots:
-        digest.update(f"{name} {tuple(tensor.shape)}\n".encode())
-    with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), "fingerprint") as threads:
-        for hashed in threads.map(_hash, chunks):
-            digest.update(hashed)
-    return digest.digest()
-
-
-def _split_chunks(tensor: Tensor) -> Sequence[Tensor]:
-    flat = tensor.reshape(-1) if tensor.is_contiguous() else tensor.flatten()
-    return torch.split(flat.view(torch.uint8), CHUNK_BYTES)
-
-
-def _hash(chunk: Tensor) -> bytes:
-    return sha256(chunk.cpu().numpy().data).digest()
+def _check_shapes(shapes: Mapping[str, tuple[int, ...]], slots: Mapping[str, Tensor], config: ModelConfig) -> None:
+    """Raise WeightsError for an unknown, missing or misshapen tensor."""
+    for name, shape in shapes.items():
+        slot = slots.get(name)
+        if slot is None:
+            if name == "lm_head.weight" and config.tied_embeddings:
+                continue  # some checkpoints of tied models carry the embedding twice
+            raise WeightsError(f"the model has a tensor {name!r} that its architecture does not use")
+        if tuple(slot.shape) != shape:
+            raise WeightsError(f"tensor {name!r} is {shape}; expected {tuple(slot.shape)}")
+    if missing := sorted(slots.keys() - shapes.keys()):
+        raise WeightsError(f"the model lacks {len(missing)} tensors, {missing[0]!r} among them")

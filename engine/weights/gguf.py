@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,17 +53,19 @@ class GGUFModel:
             self.config = _read_config(self._reader)
             self._interleaved = _read_field(self._reader, "general.architecture") == "llama"
         self._path = path
+        self._tensors = {_hf_name(each.name): each for each in self._reader.tensors if each.name != ROPE_DIVISORS}
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every tensor of the parameters in float32, dequantised one at a time."""
-        for tensor in self._reader.tensors:
-            if tensor.name == ROPE_DIVISORS:  # a part of the config
-                continue
-            name = _hf_name(tensor.name)
-            with _translate_errors(self._path):
-                values = dequantize(tensor.data, tensor.tensor_type)
-            weights = torch.from_numpy(np.require(values, requirements="W"))  # float32 ones are read-only views
-            yield name, self._unpermute(tensor, weights)
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the shapes of the parameters' tensors by their Hugging Face names."""
+        return {name: tuple(map(int, reversed(tensor.shape))) for name, tensor in self._tensors.items()}
+
+    def read(self, name: str) -> Tensor:
+        """Return a tensor with its Hugging Face name, dequantised, in float32."""
+        tensor = self._tensors[name]
+        with _translate_errors(self._path):
+            values = dequantize(tensor.data, tensor.tensor_type)
+        weights = torch.from_numpy(np.require(values, requirements="W"))  # float32 ones are read-only views
+        return self._unpermute(tensor, weights)
 
     def metadata(self, key: str) -> Any:
         """Return a metadata value as Python holds it (str, int, float, list), or None."""

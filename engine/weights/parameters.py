@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from hashlib import blake2b, sha256
 from math import prod
 
 import torch
@@ -29,97 +32,164 @@ class LayerParameters:
 
 
 class Parameters:
-    """All plain tensors of a decoder, each with memory of its own, so that a layer can be taken out and freed."""
+    """All plain tensors of a decoder. A layer's tensors are allocated, and filled by `read` if there is one, when they
+    are first asked for, so that a layer at a time can be taken out, stored in another form, and freed.
+    """
 
-    def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        read: Callable[[str], Tensor] | None = None,
+    ) -> None:
+        """`read` returns the tensor of a Hugging Face checkpoint with this name, in the right shape and any dtype.
+
+        Raises WeightsError if there is no memory for the embedding, as the methods do for a layer; they pass on what
+        `read` raises.
+        """
         self.config = config
         self.dtype = dtype
-        shapes = dict(_list_shapes(config))
-        self.num_bytes = sum(prod(shape) for shape in shapes.values()) * dtype.itemsize
-        tensors = _allocate(shapes, self.num_bytes, dtype, device)
-        self.embedding = tensors["embedding"]
-        self.final_norm = tensors["final_norm"]
-        self.lm_head = self.embedding if config.tied_embeddings else tensors["lm_head"]
-        self.layers = [
-            LayerParameters(
-                **{name: tensors.get(f"{layer}.{name}") for name in LayerParameters.__dataclass_fields__}  # type: ignore[arg-type]
-            )
-            for layer in range(config.num_layers)
-        ]
+        self.device = device
+        self._read = read
+        self.num_bytes = sum(prod(shape) for shape in _list_all_shapes(config)) * dtype.itemsize
+        top = self._allocate(_list_top_shapes(config))
+        self.embedding = top["embedding"]
+        self.final_norm = top["final_norm"]
+        self.lm_head = self.embedding if config.tied_embeddings else top["lm_head"]
+        self._fill(self._list_top_slots())
+        self._layers: dict[int, LayerParameters] = {}
+        self._layer_hashes: list[bytes] = []
+
+    def layer(self, index: int) -> LayerParameters:
+        """Return a layer that has not been taken."""
+        assert index >= len(self._layer_hashes), f"layer {index} has been handed over"
+        if index not in self._layers:
+            tensors = self._allocate(_list_layer_shapes(self.config))
+            layer = LayerParameters(**{name: tensors.get(name) for name in _LAYER_FIELDS})  # type: ignore[arg-type]
+            self._fill(self._list_layer_slots(index, layer))
+            self._layers[index] = layer
+        return self._layers[index]
 
     def take_layers(self) -> Iterator[LayerParameters]:
-        """Yield the layers, first to last, and forget each one, so that the caller can free it."""
-        while self.layers:
-            yield self.layers.pop(0)
+        """Yield the layers that are left, first to last, and forget each one, so that the caller can free it."""
+        while (index := len(self._layer_hashes)) < self.config.num_layers:
+            layer = self.layer(index)
+            del self._layers[index]
+            self._layer_hashes.append(_hash_tensors({name: getattr(layer, name) for name in _LAYER_FIELDS}))
+            yield layer
+
+    def fingerprint(self, computed: object = None) -> bytes:
+        """Take the layers that are left, and return blake2b-128 over the config (including RoPE), the dtype, the text
+        of `computed`, which says how the weights are quantised and in what precision a pass computes, and SHA-256 of
+        all bytes of every tensor; this takes a second for 2 GB and one core.
+        """
+        for _ in self.take_layers():
+            pass
+        digest = blake2b(f"{self.config} {self.dtype} {computed}".encode(), digest_size=16)
+        lm_head = None if self.config.tied_embeddings else self.lm_head
+        digest.update(_hash_tensors({"embedding": self.embedding, "final_norm": self.final_norm, "lm_head": lm_head}))
+        for hashed in self._layer_hashes:
+            digest.update(hashed)
+        return digest.digest()
 
     def slots(self) -> dict[str, Tensor]:
         """Return the view into which each tensor of a Hugging Face checkpoint is copied, by its name."""
-        config = self.config
-        assert len(self.layers) == config.num_layers, "the layers have been handed over"
-        slots = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.final_norm}
-        if not config.tied_embeddings:
-            slots["lm_head.weight"] = self.lm_head
-        for index, layer in enumerate(self.layers):
-            at = f"model.layers.{index}"
-            slots[f"{at}.input_layernorm.weight"] = layer.attention_norm
-            slots[f"{at}.post_attention_layernorm.weight"] = layer.ffn_norm
-            slots[f"{at}.self_attn.o_proj.weight"] = layer.attention_out
-            slots[f"{at}.mlp.down_proj.weight"] = layer.down
-            slots[f"{at}.mlp.gate_proj.weight"], slots[f"{at}.mlp.up_proj.weight"] = layer.gate_up.chunk(2)
-            for name, part in zip("qkv", torch.split(layer.qkv, list(config.qkv_sizes)), strict=True):
-                slots[f"{at}.self_attn.{name}_proj.weight"] = part
-            if layer.query_norm is not None and layer.key_norm is not None:
-                slots[f"{at}.self_attn.q_norm.weight"] = layer.query_norm
-                slots[f"{at}.self_attn.k_norm.weight"] = layer.key_norm
-            if layer.qkv_bias is not None:
-                for name, part in zip("qkv", torch.split(layer.qkv_bias, list(config.qkv_sizes)), strict=True):
-                    slots[f"{at}.self_attn.{name}_proj.bias"] = part
+        slots = self._list_top_slots()
+        for index in range(self.config.num_layers):
+            slots |= self._list_layer_slots(index, self.layer(index))
         return slots
 
-    def fill(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Copy every tensor into its slot; raises WeightsError for an unknown, missing or misshapen one."""
-        slots = self.slots()
-        for name, tensor in tensors:
-            slot = slots.pop(name, None)
-            if slot is None:
-                if name == "lm_head.weight" and self.config.tied_embeddings:
-                    continue  # some checkpoints of tied models carry the embedding twice
-                raise WeightsError(f"the model has a tensor {name!r} that its architecture does not use (or has twice)")
-            if slot.shape != tensor.shape:
-                raise WeightsError(f"tensor {name!r} is {tuple(tensor.shape)}; expected {tuple(slot.shape)}")
-            slot.copy_(tensor)
-        if slots:
-            raise WeightsError(f"the model lacks {len(slots)} tensors, {min(slots)!r} among them")
+    def _list_top_slots(self) -> dict[str, Tensor]:
+        slots = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.final_norm}
+        return slots if self.config.tied_embeddings else slots | {"lm_head.weight": self.lm_head}
+
+    def _list_layer_slots(self, index: int, layer: LayerParameters) -> dict[str, Tensor]:
+        at, sizes = f"model.layers.{index}", list(self.config.qkv_sizes)
+        gate, up = layer.gate_up.chunk(2)
+        slots = {
+            f"{at}.input_layernorm.weight": layer.attention_norm,
+            f"{at}.post_attention_layernorm.weight": layer.ffn_norm,
+            f"{at}.self_attn.o_proj.weight": layer.attention_out,
+            f"{at}.mlp.down_proj.weight": layer.down,
+            f"{at}.mlp.gate_proj.weight": gate,
+            f"{at}.mlp.up_proj.weight": up,
+        }
+        for name, part in zip("qkv", torch.split(layer.qkv, sizes), strict=True):
+            slots[f"{at}.self_attn.{name}_proj.weight"] = part
+        if layer.query_norm is not None and layer.key_norm is not None:
+            slots[f"{at}.self_attn.q_norm.weight"] = layer.query_norm
+            slots[f"{at}.self_attn.k_norm.weight"] = layer.key_norm
+        if layer.qkv_bias is not None:
+            for name, part in zip("qkv", torch.split(layer.qkv_bias, sizes), strict=True):
+                slots[f"{at}.self_attn.{name}_proj.bias"] = part
+        return slots
+
+    def _fill(self, slots: dict[str, Tensor]) -> None:
+        if self._read is not None:
+            for name, slot in slots.items():
+                slot.copy_(self._read(name))
+
+    def _allocate(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
+        try:
+            return {name: torch.empty(shape, dtype=self.dtype, device=self.device) for name, shape in shapes.items()}
+        except (RuntimeError, OverflowError) as error:  # torch.OutOfMemoryError is a RuntimeError
+            raise WeightsError(
+                f"there is no memory for {self.num_bytes / 1e9:.1f} GB of parameters; take a smaller model"
+            ) from error
 
 
-def _list_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, ffn = config.hidden_size, config.ffn_size
-    rows = sum(config.qkv_sizes)
-    yield "embedding", (config.vocab_size, hidden)
-    for layer in range(config.num_layers):
-        yield f"{layer}.attention_norm", (hidden,)
-        yield f"{layer}.qkv", (rows, hidden)
-        if config.qkv_bias:
-            yield f"{layer}.qkv_bias", (rows,)
-        if config.qk_norm:
-            yield f"{layer}.query_norm", (config.head_dim,)
-            yield f"{layer}.key_norm", (config.head_dim,)
-        yield f"{layer}.attention_out", (hidden, config.num_heads * config.head_dim)
-        yield f"{layer}.ffn_norm", (hidden,)
-        yield f"{layer}.gate_up", (2 * ffn, hidden)
-        yield f"{layer}.down", (hidden, ffn)
-    yield "final_norm", (hidden,)
-    if not config.tied_embeddings:
-        yield "lm_head", (config.vocab_size, hidden)
+_LAYER_FIELDS = tuple(field.name for field in fields(LayerParameters))
 
 
-def _allocate(
-    shapes: dict[str, tuple[int, ...]], num_bytes: int, dtype: torch.dtype, device: torch.device | str
-) -> dict[str, Tensor]:
-    try:
-        torch.empty(num_bytes, dtype=torch.uint8, device=device)  # all at once: the system may refuse only the whole
-        return {name: torch.empty(shape, dtype=dtype, device=device) for name, shape in shapes.items()}
-    except (RuntimeError, OverflowError) as error:  # torch.OutOfMemoryError is a RuntimeError
-        raise WeightsError(
-            f"there is no memory for {num_bytes / 1e9:.1f} GB of parameters; take a smaller model"
-        ) from error
+def _list_top_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    matrix = config.vocab_size, config.hidden_size
+    shapes: dict[str, tuple[int, ...]] = {"embedding": matrix, "final_norm": (config.hidden_size,)}
+    return shapes if config.tied_embeddings else shapes | {"lm_head": matrix}
+
+
+def _list_layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    hidden, ffn, rows = config.hidden_size, config.ffn_size, sum(config.qkv_sizes)
+    shapes: dict[str, tuple[int, ...]] = {
+        "attention_norm": (hidden,),
+        "qkv": (rows, hidden),
+        "attention_out": (hidden, config.num_heads * config.head_dim),
+        "ffn_norm": (hidden,),
+        "gate_up": (2 * ffn, hidden),
+        "down": (hidden, ffn),
+    }
+    if config.qkv_bias:
+        shapes["qkv_bias"] = (rows,)
+    if config.qk_norm:
+        shapes |= {"query_norm": (config.head_dim,), "key_norm": (config.head_dim,)}
+    return shapes
+
+
+def _list_all_shapes(config: ModelConfig) -> Iterator[tuple[int, ...]]:
+    yield from _list_top_shapes(config).values()
+    for _ in range(config.num_layers):
+        yield from _list_layer_shapes(config).values()
+
+
+CHUNK_BYTES = 16 << 20
+"""Bytes that one thread hashes at a time; hashlib lets other threads run meanwhile."""
+
+MAX_THREADS = 16
+
+
+def _hash_tensors(tensors: Mapping[str, Tensor | None]) -> bytes:
+    """Return a hash of the tensors' names, shapes and bytes."""
+    digest = blake2b(digest_size=32)
+    chunks: list[Tensor] = []
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            digest.update(f"{name} {tuple(tensor.shape)}\n".encode())
+            chunks += torch.split(tensor.reshape(-1).view(torch.uint8), CHUNK_BYTES)
+    with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), "fingerprint") as threads:
+        for hashed in threads.map(_hash, chunks):
+            digest.update(hashed)
+    return digest.digest()
+
+
+def _hash(chunk: Tensor) -> bytes:
+    return sha256(chunk.cpu().numpy().data).digest()

@@ -43,10 +43,14 @@ def can_multiply(dtype: torch.dtype) -> bool:
 
 
 def pack_weight(weight: Tensor) -> Tensor:
-    """Return a copy of bf16 [out_features, in_features] in the kernel's layout; `in_features` must be even."""
+    """Return a copy of bf16 [out_features, in_features] in the kernel's layout; `in_features` must be even.
+
+    `can_multiply` must be true.
+    """
     out_features, in_features = weight.shape
-    padded = F.pad(weight, (0, 0, 0, -out_features % TILE))
-    return padded.view(-1, TILE, in_features // 2, 2).transpose(1, 2).contiguous()
+    packed = torch.empty(-(-out_features // TILE), in_features // 2, TILE, 2, dtype=weight.dtype)
+    _pack_words(weight, packed)
+    return packed
 
 
 def linear(x: Tensor, packed: Tensor, bias: Tensor | None, out_features: int) -> Tensor:
@@ -91,14 +95,64 @@ def can_multiply_bytes(in_features: int) -> bool:
     return in_features % 4 == 0 and _find_bytes_function(torch.float32) is not None
 
 
-def pack_bytes(weight: Tensor, step: int, scales: Tensor, bias: Tensor | None) -> ByteWeights:
-    """Pack int8 [out_features, in_features] with float32 scales and biases [out_features]."""
+def pack_bytes(weight: Tensor, step: int, scales: Tensor, sums: Tensor, bias: Tensor | None) -> ByteWeights:
+    """Pack int8 [out_features, in_features] with float32 scales and biases and int32 sums of the rows [out_features].
+
+    `can_multiply_bytes` must be true.
+    """
     out_features, in_features = weight.shape
+    packed = torch.empty(-(-out_features // TILE), in_features // 4, TILE, 4, dtype=weight.dtype)
+    _pack_words(weight, packed)
     missing = -out_features % TILE
-    packed = F.pad(weight, (0, 0, 0, missing)).view(-1, TILE, in_features // 4, 4).transpose(1, 2).contiguous()
-    corrections = F.pad(weight.sum(dim=1, dtype=torch.int32) * (step // 2), (0, missing))
     bias = None if bias is None else F.pad(bias, (0, missing))
+    corrections = F.pad(sums * (step // 2), (0, missing))
     return ByteWeights(packed, step, F.pad(scales, (0, missing)), corrections, bias, out_features)
+
+
+def _pack_words(weight: Tensor, packed: Tensor) -> None:
+    weight = weight.contiguous()
+    pack = find_function("pack", torch.int32)
+    assert pack is not None, "can_multiply says so"
+    words_of_row = weight.shape[1] * weight.itemsize // 4
+    rows, tiles = ctypes.c_void_p(weight.data_ptr()), ctypes.c_void_p(packed.data_ptr())
+    pack(rows, tiles, ctypes.c_long(len(weight)), ctypes.c_long(words_of_row), torch.get_num_threads())
+
+
+INT8_MOST = 127
+
+
+def quantise_rows(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return int8 [out_features, in_features] and float32 scales [out_features] whose product is nearly the matrix, and
+    the sums of the integers, int32 [out_features].
+
+    The integers are the nearest of -127..127. A row with a NaN or an infinity has such a scale.
+    """
+    quantise = find_function("quantise_rows", weight.dtype)
+    if quantise is None or weight.device.type != "cpu":
+        return quantise_rows_by_torch(weight)
+    weight = weight.contiguous()
+    integers, scales = torch.empty(weight.shape, dtype=torch.int8), torch.empty(len(weight))
+    sums = torch.empty(len(weight), dtype=torch.int32)
+    pointers = [ctypes.c_void_p(each.data_ptr()) for each in (weight, integers, scales, sums)]
+    quantise(*pointers, *map(ctypes.c_long, weight.shape), torch.get_num_threads())
+    return integers, scales, sums
+
+
+ROWS_AT_A_TIME = 4096
+"""Of a matrix that torch quantises: bounds the float32 copies made on the way."""
+
+
+def quantise_rows_by_torch(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As `quantise_rows`, for every dtype."""
+    integers, scales = torch.empty(weight.shape, dtype=torch.int8), torch.empty(len(weight))
+    for start in range(0, len(weight), ROWS_AT_A_TIME):
+        rows = slice(start, start + ROWS_AT_A_TIME)
+        wide = weight[rows].float()
+        own = wide.abs().amax(dim=1) / INT8_MOST
+        own[own == 0] = 1.0  # a row of zeros; or one below what float32 can divide by
+        integers[rows] = (wide / own[:, None]).round_().clamp_(-INT8_MOST, INT8_MOST)
+        scales[rows] = own
+    return integers, scales, integers.sum(dim=1, dtype=torch.int32)
 
 
 def multiply_terms(terms: Tensor, scales: Tensor, weights: ByteWeights, dtype: torch.dtype) -> Tensor:

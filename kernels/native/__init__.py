@@ -25,14 +25,14 @@ from kernels.tuner.store import get_default_folder
 
 log = logging.getLogger(__name__)
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("block.h", "linear.cpp", "attention.cpp"))
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("block.h", "linear.cpp", "attention.cpp", "pack.cpp"))
 OPTIONS = ("-O3", "-std=c++17", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared")
 
 Function = Any
 
 
 def find_function(name: str, dtype: torch.dtype) -> Function | None:
-    """Return a kernel for activations of this dtype, None if there is none here; compiles them at the first call.
+    """Return a kernel for this dtype, None if there is none here; compiles them at the first call.
 
     They need Linux and a compiler, `$CXX` or g++, and for bf16 a CPU with AVX512-BF16.
     """

@@ -147,12 +147,11 @@ def test_the_gate_finds_nothing_where_nothing_is_wrong() -> None:
 
 
 def test_the_gate_finds_weights_that_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = gate.Parameters.fill
+    def wrong(*arguments: Any) -> Parameters:
+        *others, read = arguments
+        return Parameters(*others, lambda name: read(name) * (1.5 if "down_proj" in name else 1.0))
 
-    def wrong(self: Parameters, tensors: Any) -> None:
-        real(self, ((name, tensor * (1.5 if "down_proj" in name else 1.0)) for name, tensor in tensors))
-
-    monkeypatch.setattr(gate.Parameters, "fill", wrong)
+    monkeypatch.setattr(gate, "Parameters", wrong)
     assert "token by token, it parts from the CPU's output" in (gate.find_fault(gate_config(), CPU, 3) or "")
 
 

@@ -31,11 +31,10 @@ from engine.layers.linear import (
     can_pack,
     find_int8_step,
     is_blocked_faster,
-    quantise_rows,
     split_terms,
 )
 from engine.weights import Parameters
-from kernels.linear import can_multiply_bytes
+from kernels.linear import can_multiply_bytes, quantise_rows_by_torch
 from tests.engine.tiny import QWEN3, tiny_config, tiny_parameters
 
 # Packed weights.
@@ -136,7 +135,7 @@ def test_every_projection_is_where_it_belongs(changes: dict[str, Any]) -> None:
     assert weights.config == config
     assert (weights.dtype, weights.device) == (torch.float32, torch.device("cpu"))
     hidden, attended, inner = (random_tensor(3, size) for size in (32, 4 * config.head_dim, config.ffn_size))
-    for plain, layer in zip(parameters.layers, weights.layers, strict=True):
+    for plain, layer in zip(parameters.take_layers(), weights.layers, strict=True):
         torch.testing.assert_close(layer.qkv(hidden), F.linear(hidden, plain.qkv, plain.qkv_bias))
         torch.testing.assert_close(layer.attention_out(attended), F.linear(attended, plain.attention_out))
         torch.testing.assert_close(layer.gate_up(hidden), F.linear(hidden, plain.gate_up))
@@ -166,7 +165,7 @@ def test_the_bytes_that_a_row_reads_are_the_parameters_without_norms_and_an_unti
 @needs_packing
 def test_plain_layers_are_freed_while_the_next_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     parameters = tiny_parameters(tiny_config(num_layers=4))
-    watched = [weakref.ref(layer.gate_up) for layer in parameters.layers]
+    watched = [weakref.ref(parameters.layer(index).gate_up) for index in range(4)]
     alive: list[int] = []
     pack: Callable[..., Any] = linear.Packed
 
@@ -275,7 +274,7 @@ def dequantise(scheme: Quantization, weight: Tensor) -> Tensor:
     """The matrix that is multiplied by, float32."""
     if scheme == "int4":
         return Int4(weight, None, UnpackingBuffer(weight.dtype, 4096)).dequantise()
-    integers, scales = quantise_rows(weight)
+    integers, scales, _ = quantise_rows_by_torch(weight)
     return integers.float() * scales[:, None]
 
 
@@ -466,7 +465,8 @@ def test_a_matrix_quantised_in_pieces_is_the_same_and_rows_may_be_a_view_with_ga
 ) -> None:
     weight, x = random_tensor(80, 64), random_tensor(9, 256, seed=1)[::2, 64:128]
     whole, stored = quantise(scheme, weight, buffer_elements=64), dequantise(scheme, weight)
-    monkeypatch.setattr(f"engine.layers.linear.{scheme.upper()}_ROWS_AT_A_TIME", 32)
+    monkeypatch.setattr("engine.layers.linear.INT4_ROWS_AT_A_TIME", 32)
+    monkeypatch.setattr("kernels.linear.ROWS_AT_A_TIME", 32)
     assert torch.equal(dequantise(scheme, weight), stored)
     expected = F.linear(x, stored)
     assert (whole(x) - expected).norm() <= 1e-3 * expected.norm(), "of which the activations' rounding has most"

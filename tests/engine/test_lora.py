@@ -340,14 +340,14 @@ def fitted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_every_row_of_a_mixed_batch_gets_its_own_adapter(
     fitted: Fitted, batch: list[tuple[str | None, int]], kind: ProjectionKind, layer: int, seed: int
 ) -> None:
-    plain: Tensor = getattr(fitted.base.layers[layer], kind)
+    plain: Tensor = getattr(fitted.base.layer(layer), kind)
     x = random_tensor(sum(num_rows for _, num_rows in batch), plain.shape[1], seed=seed)
     out = F.linear(x, plain)
     adapters = [(fitted.adapters[name] if name else None, num_rows) for name, num_rows in batch]
     AdapterRows.from_sequences(adapters).apply(kind, layer, x, out)
     start = 0
     for name, num_rows in batch:
-        weight = getattr((fitted.merged[name] if name else fitted.base).layers[layer], kind)
+        weight = getattr((fitted.merged[name] if name else fitted.base).layer(layer), kind)
         end = start + num_rows
         torch.testing.assert_close(out[start:end], F.linear(x[start:end], weight), rtol=1e-4, atol=1e-4)
         start = end
@@ -379,9 +379,7 @@ def _adapted(projection: Any, kind: ProjectionKind, layer: int, rows: AdapterRow
 
 
 def _copy(parameters: Parameters) -> Parameters:
-    copy = Parameters(parameters.config, parameters.dtype)
-    copy.fill(iter(parameters.slots().items()))
-    return copy
+    return Parameters(parameters.config, parameters.dtype, read=parameters.slots().__getitem__)
 
 
 def test_in_bf16_the_update_is_rounded_and_the_rest_is_not_touched(fitted: Fitted) -> None:
@@ -389,7 +387,7 @@ def test_in_bf16_the_update_is_rounded_and_the_rest_is_not_touched(fitted: Fitte
     adapter = Adapter(LoraAdapter(fitted.folders["a"]), config, torch.bfloat16, CPU)
     x, out = random_tensor(6, 32, dtype=torch.bfloat16), torch.zeros(6, 2 * config.ffn_size, dtype=torch.bfloat16)
     AdapterRows.from_sequences([(None, 2), (adapter, 3), (None, 1)]).apply("gate_up", 0, x, out)
-    update = fitted.merged["a"].layers[0].gate_up - fitted.base.layers[0].gate_up
+    update = fitted.merged["a"].layer(0).gate_up - fitted.base.layer(0).gate_up
     expected = F.linear(x.float(), update)
     expected[[0, 1, 5]] = 0.0
     torch.testing.assert_close(out.float(), expected, rtol=0.05, atol=0.05)

@@ -275,9 +275,7 @@ def test_catalogue_logits_equal_transformers(name: str) -> None:
 
 
 def rounded(parameters: Parameters, dtype: torch.dtype) -> Parameters:
-    copy = Parameters(parameters.config, dtype)
-    copy.fill(iter(parameters.slots().items()))
-    return copy
+    return Parameters(parameters.config, dtype, read=parameters.slots().__getitem__)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,8 +18,8 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.errors import WeightsError
+from engine.layers import DecoderWeights
 from engine.weights import Parameters, load, save_folder
-from engine.weights.checkpoint import fingerprint
 from engine.weights.gguf import LAYER_NAMES, ROPE_DIVISORS, TOP_NAMES, GGUFModel
 from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, tiny_config, tiny_parameters
 
@@ -174,17 +173,48 @@ def test_a_checkpoints_tensors_fill_all_of_the_parameters_and_parts_of_fused_pro
     assert sum(tensor.nbytes for tensor in slots.values()) == parameters.num_bytes
     slots["model.layers.0.self_attn.k_proj.weight"].fill_(3.0)
     query_rows, key_rows, _ = parameters.config.qkv_sizes
-    assert (parameters.layers[0].qkv[query_rows : query_rows + key_rows] == 3.0).all()
+    assert (parameters.layer(0).qkv[query_rows : query_rows + key_rows] == 3.0).all()
 
 
 def test_a_layer_handed_over_is_forgotten_so_that_its_taker_can_free_it() -> None:
     parameters = Parameters(tiny_config(num_layers=3), torch.float32)
-    watched = [weakref.ref(layer.gate_up) for layer in parameters.layers]
+    watched = [weakref.ref(parameters.layer(index).gate_up) for index in range(3)]
     for index, layer in enumerate(parameters.take_layers()):
         assert layer.gate_up is watched[index]()
         assert [tensor() is None for tensor in watched] == [number < index for number in range(3)]
     with pytest.raises(AssertionError, match="handed over"):
         parameters.slots()
+
+
+def test_a_layer_is_read_when_it_is_asked_for_and_once(tmp_path: Path) -> None:
+    config = tiny_config(num_layers=3)
+    slots, names = tiny_parameters(config).slots(), list[str]()
+
+    def read(name: str) -> Tensor:
+        names.append(name)
+        return slots[name]
+
+    parameters = Parameters(config, torch.float32, read=read)
+    assert not [name for name in names if ".layers." in name]
+    for index, layer in enumerate(parameters.take_layers()):
+        assert {name.split(".")[2] for name in names if ".layers." in name} == set(map(str, range(index + 1)))
+        assert torch.equal(layer.down, slots[f"model.layers.{index}.mlp.down_proj.weight"])
+    assert sorted(names) == sorted(slots)
+
+
+@pytest.mark.parametrize("num_taken", [0, 1, 3])
+def test_the_fingerprint_is_the_same_however_many_layers_were_taken(num_taken: int) -> None:
+    whole, parameters = (tiny_parameters(tiny_config(num_layers=3)) for _ in range(2))
+    for _ in zip(range(num_taken), parameters.take_layers(), strict=False):
+        pass
+    assert parameters.fingerprint("int8") == whole.fingerprint("int8")
+    assert parameters.fingerprint("int8") == whole.fingerprint("int8")
+
+
+def test_two_files_with_the_same_tensor_are_refused(folder: Path) -> None:
+    save_file({"model.norm.weight": torch.ones(32)}, folder / "other.safetensors")
+    with pytest.raises(WeightsError, match=r"both hold 'model\.norm\.weight'"):
+        load(folder, torch.float32)
 
 
 @pytest.fixture
@@ -201,6 +231,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Tensor]], None]) -> None:
 
 def test_several_files_make_one_model(folder: Path) -> None:
     expected = load(folder, torch.float32)
+    expected.slots()  # reads all
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     names = sorted(tensors)
@@ -258,11 +289,14 @@ def test_a_cut_safetensors_file_is_one_error(folder: Path, keep: float) -> None:
         load(folder, torch.float32)
 
 
-def test_json_config_without_memory_for_it_is_one_error(folder: Path) -> None:
-    raw = json.loads((folder / "config.json").read_bytes())
-    (folder / "config.json").write_text(json.dumps(raw | {"vocab_size": 1 << 24, "hidden_size": 1 << 20}))
-    with pytest.raises(WeightsError, match=r"no memory for .* GB"):
-        load(folder, torch.float32)
+def test_parameters_without_memory_for_them_are_one_error() -> None:
+    with pytest.raises(WeightsError, match=r"no memory for .* GB of parameters"):
+        Parameters(tiny_config(vocab_size=1 << 24, hidden_size=1 << 20), torch.float32)
+    small_top = Parameters(tiny_config(ffn_size=1 << 34), torch.float32)
+    with pytest.raises(WeightsError, match=r"no memory for 13.* GB of weights"):
+        DecoderWeights.from_parameters(small_top)
+    with pytest.raises(WeightsError, match=r"no memory for 13.* GB of parameters"):
+        small_top.layer(0)
 
 
 @pytest.mark.parametrize(
@@ -366,26 +400,26 @@ def test_weights_that_cannot_be_written_are_an_oserror(tmp_path: Path) -> None:
 def test_every_byte_of_the_weights_is_in_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
     """An edit of single columns, a sparse one, or a swap of two chunks makes another model."""
     config = tiny_config()
-    before = fingerprint(tiny_parameters(config))
-    assert fingerprint(tiny_parameters(config)) == before
+    before = tiny_parameters(config).fingerprint()
+    assert tiny_parameters(config).fingerprint() == before
     for name, tensor in tiny_parameters(config).slots().items():
         for place in (0, 1, tensor.numel() // 2, tensor.numel() - 1):
             changed = tiny_parameters(config)
             changed.slots()[name].view(-1)[place] += 1
-            assert fingerprint(changed) != before, (name, place)
-    monkeypatch.setattr("engine.weights.checkpoint.CHUNK_BYTES", 256)
+            assert changed.fingerprint() != before, (name, place)
+    monkeypatch.setattr("engine.weights.parameters.CHUNK_BYTES", 256)
     in_chunks, swapped = tiny_parameters(config), tiny_parameters(config)
     rows = swapped.embedding.view(torch.uint8).view(-1)
     rows[:512] = torch.cat([rows[256:512], rows[:256]])
-    assert fingerprint(in_chunks) != fingerprint(swapped)
+    assert in_chunks.fingerprint() != swapped.fingerprint()
 
 
 def test_the_fingerprint_tells_configs_dtypes_and_quantisation_apart() -> None:
     config = tiny_config()
     names = {
-        fingerprint(tiny_parameters(config)),
-        fingerprint(tiny_parameters(config), "int8"),
-        fingerprint(tiny_parameters(tiny_config(rope_theta=5.0))),
+        tiny_parameters(config).fingerprint(),
+        tiny_parameters(config).fingerprint("int8"),
+        tiny_parameters(tiny_config(rope_theta=5.0)).fingerprint(),
     }
     assert len(names) == 3
 

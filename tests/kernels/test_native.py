@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernels import native
 from kernels.attention import native as attention
-from kernels.linear import TILE, can_multiply, pack_weight
+from kernels.linear import TILE, can_multiply, pack_weight, quantise_rows, quantise_rows_by_torch
 from kernels.native import WITHOUT_BF16, WITHOUT_VNNI, time_in_turns
 
 needs_kernel = pytest.mark.skipif(not can_multiply(torch.float32), reason="no kernel here: it needs Linux and g++")
@@ -90,6 +92,32 @@ def test_a_lesser_instruction_set_has_no_bf16(isa: str, monkeypatch: pytest.Monk
     assert "-mavx512vnni" not in options or isa not in WITHOUT_VNNI
 
 
+@needs_kernel
+@given(st.integers(1, 150), st.sampled_from([2, 4, 34, 96]))
+def test_weights_are_packed_as_torch_would(out_features: int, in_features: int) -> None:
+    weight = torch.randn(out_features, in_features).bfloat16()
+    padded = torch.nn.functional.pad(weight, (0, 0, 0, -out_features % TILE))
+    assert torch.equal(pack_weight(weight), padded.view(-1, TILE, in_features // 2, 2).transpose(1, 2))
+
+
+@needs_kernel
+@pytest.mark.parametrize("num_columns", [1, 31, 64, 1000])
+def test_rows_are_quantised_as_torch_would(num_columns: int) -> None:
+    sizes = torch.tensor([1.0, 0.0, 1e-38, 1e-40, 3e38, torch.nan, torch.inf, 1e-3])
+    weight = torch.randn(3, 8, num_columns).mul(sizes[:, None]).nan_to_num(posinf=3e38).flatten(0, 1)
+    weight[5, 0], weight[14, -1] = torch.nan, torch.inf
+    weight = weight.bfloat16()
+    (integers, scales, sums), (expected, own, _) = quantise_rows(weight), quantise_rows_by_torch(weight)
+    is_finite = own.isfinite()
+    assert torch.equal(scales[is_finite], own[is_finite])
+    assert torch.equal(integers[is_finite], expected[is_finite])
+    assert torch.equal(scales.isfinite(), is_finite)
+    assert (~is_finite).any()
+    assert torch.equal(sums, integers.sum(dim=1, dtype=torch.int32))
+    assert torch.equal(quantise_rows(weight.float())[1].isfinite(), is_finite), "for other dtypes torch does it"
+
+
+@needs_kernel
 def test_weights_are_packed_in_tiles_of_pairs() -> None:
     weight = torch.arange(66.0 * 4).view(66, 4).bfloat16()
     packed = pack_weight(weight)

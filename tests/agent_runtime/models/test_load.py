@@ -256,7 +256,7 @@ def test_an_adapter_is_merged_with_the_files_own_precision_and_leaves_no_copy(
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 4}))
     settings = ModelSettings(tmp_path / "cache")
     adapted = open_model(str(smollm2.path), settings, LoadOptions(context=256, adapter=tmp_path))
-    stored = next(tensor for name, tensor in smollm2.gguf.tensors() if name == f"{module}.weight")
+    stored = smollm2.gguf.read(f"{module}.weight")
     merged = adapted.engine.model.weights.layers[0].attention_out(torch.eye(576, dtype=torch.bfloat16)).T
     assert torch.equal(merged, (stored + 2.0 * (up @ down)).bfloat16())
     assert written(adapted) != from_gguf
@@ -312,6 +312,6 @@ def test_a_model_that_float16_cannot_hold_is_refused_when_it_is_loaded() -> None
     fits = tiny_parameters(tiny_config(), dtype=torch.float16)
     check_range(Decoder(fits), [1, 2, 3])
     overflows = tiny_parameters(tiny_config(), dtype=torch.float16)
-    overflows.layers[0].down.fill_(6e4)
+    overflows.layer(0).down.fill_(6e4)
     with pytest.raises(WeightsError, match="take bfloat16"):
         check_range(Decoder(overflows), [1, 2, 3])

@@ -29,11 +29,8 @@ CARD = torch.device("cuda")
 def decoders(family: str, dtype: torch.dtype, **changes: Any) -> tuple[Decoder, Decoder]:
     """The same weights on the CPU and on the card."""
     config = tiny_config(**({"head_dim": HEAD_DIM} | FAMILIES[family] | changes))
-    on_cpu, on_card = Parameters(config, dtype), Parameters(config, dtype, CARD)
-    slots = tiny_parameters(config).slots()
-    on_cpu.fill(slots.items())
-    on_card.fill(slots.items())
-    return Decoder(on_cpu), Decoder(on_card)
+    read = tiny_parameters(config).slots().__getitem__
+    return Decoder(Parameters(config, dtype, read=read)), Decoder(Parameters(config, dtype, CARD, read))
 
 
 def answers(core: EngineCore, targets: list[GenerationResult] | None) -> list[GenerationResult]:
@@ -124,8 +121,7 @@ def test_a_pass_waits_for_the_card_once() -> None:
 def test_the_card_gives_what_the_cpu_gives(family: dict[str, object]) -> None:
     config = tiny_config(**family)
     on_cpu = tiny_parameters(config)
-    on_card = Parameters(config, torch.float32, "cuda")
-    on_card.fill(on_cpu.slots().items())
+    on_card = Parameters(config, torch.float32, "cuda", on_cpu.slots().__getitem__)
     texts = []
     for parameters in (on_cpu, on_card):
         core = EngineCore(Decoder(parameters), TOKEN_BYTES, EngineConfig(max_seq_len=200, check_integrity=True))
