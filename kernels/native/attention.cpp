@@ -23,34 +23,6 @@ struct Run {
     long key_head_stride, value_head_stride;  // numbers between two heads
 };
 
-static inline float sum_lanes(Floats v) {
-    for (int half = LANES / 2; half; half /= 2)
-        for (int lane = 0; lane < half; lane++) v[lane] += v[lane + half];
-    return v[0];
-}
-
-static inline float max_lanes(Floats v) {
-    for (int half = LANES / 2; half; half /= 2)
-        for (int lane = 0; lane < half; lane++) v[lane] = v[lane] > v[lane + half] ? v[lane] : v[lane + half];
-    return v[0];
-}
-
-// e to the power of x <= 0, off by 2 units in the last place; 0 below -87.
-static inline Floats exp_lanes(Floats x) {
-    const Ints is_nothing = x < -87.0f;
-    const Floats shifted = x * 1.44269504f + 12582912.0f;  // rounded to a whole number in the lowest bits
-    const Floats whole = shifted - 12582912.0f;
-    const Floats r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-    Floats p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    const Ints power = ((Ints)shifted - (int32_t)0x4B400000) << 23;
-    return (Floats)(((Ints)p + power) & ~is_nothing);
-}
-
 static inline void transpose(Words (&rows)[LANES]) {
     Words indices;
     for (int lane = 0; lane < LANES; lane++) indices[lane] = lane;
@@ -97,7 +69,8 @@ static void pack_values(const uint16_t *const *values, long width, uint32_t *til
         }
 }
 
-// One row's softmax over a block of scores: writes its shares, and scales what was summed of earlier blocks.
+// One row's softmax over a block of scores: writes its shares, and scales what was summed of earlier blocks. A score
+// times `scale` is a power of 2.
 template <class Input>
 static void take_block(float *scores, long num_hidden_first, long num_seen, float scale, float &largest, float &total,
                        float *sums, long sums_width, Input *shares) {
@@ -105,13 +78,13 @@ static void take_block(float *scores, long num_hidden_first, long num_seen, floa
     for (long key = 0; key < num_hidden_first; key++) scores[key] = NOTHING;
     for (long key = num_seen; key < KEYS; key++) scores[key] = NOTHING;
     Floats own[VECTORS];
-    for (int v = 0; v < VECTORS; v++) own[v] = *(const Floats *)(scores + v * LANES) * scale;
+    for (int v = 0; v < VECTORS; v++) own[v] = *(const Floats *)(scores + v * LANES);
     Floats most = own[0];
     for (int v = 1; v < VECTORS; v++) most = own[v] > most ? own[v] : most;
     const float now = std::fmax(largest, max_lanes(most));
     if (now > largest) {
         if (largest != NOTHING) {
-            const float factor = exp_lanes(Floats{} + (largest - now))[0];
+            const float factor = exp2_lanes(Floats{} + (largest - now) * scale)[0];
             total *= factor;
             for (long column = 0; column < sums_width; column += LANES) *(Floats *)(sums + column) *= factor;
         }
@@ -119,7 +92,7 @@ static void take_block(float *scores, long num_hidden_first, long num_seen, floa
     }
     Floats added = {};
     for (int v = 0; v < VECTORS; v++) {
-        const Floats share = exp_lanes(own[v] - now);
+        const Floats share = exp2_lanes(own[v] * scale - now * scale);
         added += share;
         store_lanes(shares + v * LANES, share);
     }
@@ -185,7 +158,7 @@ static void attend(const typename Op::Input *query, const long *positions, const
                     const long position = positions[(row + each) / group] - block;  // in the block
                     const long num_seen = position >= KEYS ? KEYS : position + 1;
                     const long num_hidden_first = window && position >= window ? position - window + 1 : 0;
-                    take_block(scores + each * KEYS, num_hidden_first, num_seen, scale, largest[local + each],
+                    take_block(scores + each * KEYS, num_hidden_first, num_seen, scale * LOG2_E, largest[local + each],
                                totals[local + each], sums + (local + each) * sums_width, sums_width,
                                shares + each * KEYS);
                 }
@@ -201,8 +174,10 @@ static void attend(const typename Op::Input *query, const long *positions, const
             const long token = row / group, own = head * group + row % group;
             Input *to = out + (token * num_kv_heads * group + own) * width;
             const float factor = 1.0f / totals[row - first_row];
-            for (long column = 0; column < width; column++)
-                store(to + column, sums[(row - first_row) * sums_width + column] * factor);
+            float *own_sums = sums + (row - first_row) * sums_width;
+            for (long column = 0; column < sums_width; column += LANES) *(Floats *)(own_sums + column) *= factor;
+            for (long column = 0; column < width; column += TILE)
+                store_row(to + column, own_sums + column, width - column);
         }
     }
 }

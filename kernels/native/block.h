@@ -8,7 +8,7 @@
 
 #include <cstdint>
 #include <cstring>
-#if defined(__AVX512BF16__) || defined(__AVX512VNNI__)
+#if defined(__AVX512F__)
 #include <immintrin.h>
 #endif
 
@@ -39,11 +39,68 @@ static inline void store(uint16_t *to, float x) { *to = round_to_bf16(x); }
 
 static inline void store_lanes(float *to, Floats x) { *(Floats *)to = x; }
 static inline void store_lanes(uint16_t *to, Floats x) {
+#if defined(__AVX512BF16__)
+    _mm256_storeu_si256((__m256i *)to, (__m256i)_mm512_cvtneps_pbh((__m512)x));
+#else
     typedef uint16_t Halves __attribute__((vector_size(LANES * 2), aligned(2)));
     const Words bits = (Words)x, rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
     const Words is_nan = x != x;
     *(Halves *)to = __builtin_convertvector((is_nan & 0x7FC0) | (~is_nan & rounded), Halves);
+#endif
 }
+
+static inline float widen(float x) { return x; }
+static inline float widen(uint16_t x) {
+    const uint32_t bits = (uint32_t)x << 16;
+    float wide;
+    std::memcpy(&wide, &bits, 4);
+    return wide;
+}
+
+static inline Floats load_lanes(const float *from) { return *(const Floats *)from; }
+static inline Floats load_lanes(const uint16_t *from) {
+    typedef uint16_t Halves __attribute__((vector_size(LANES * 2), aligned(2)));
+    return (Floats)(__builtin_convertvector(*(const Halves *)from, Words) << 16);
+}
+
+static inline float sum_lanes(Floats v) {
+    for (int half = LANES / 2; half; half /= 2)
+        for (int lane = 0; lane < half; lane++) v[lane] += v[lane + half];
+    return v[0];
+}
+
+static inline float max_lanes(Floats v) {
+    for (int half = LANES / 2; half; half /= 2)
+        for (int lane = 0; lane < half; lane++) v[lane] = v[lane] > v[lane + half] ? v[lane] : v[lane + half];
+    return v[0];
+}
+
+// 2 to the power of x <= 0, off by 2 units in the last place; 0 below -126.
+static inline Floats exp2_lanes(Floats x) {
+#if defined(__AVX512F__)
+    const Floats bounded = (Floats)_mm512_max_ps(_mm512_set1_ps(-200.0f), (__m512)x);  // a NaN stays one
+    const Floats whole = (Floats)_mm512_roundscale_ps((__m512)bounded, _MM_FROUND_TO_NEAREST_INT);
+#else
+    const Floats bounded = x < -200.0f ? Floats{} - 200.0f : x;
+    const Floats shifted = bounded + 12582912.0f;  // rounded to a whole number in the lowest bits
+    const Floats whole = shifted - 12582912.0f;
+#endif
+    const Floats r = bounded - whole;
+    Floats p = r * 1.5403530e-4f + 1.3333558e-3f;
+    p = p * r + 9.6181291e-3f;
+    p = p * r + 5.5504109e-2f;
+    p = p * r + 2.4022651e-1f;
+    p = p * r + 6.9314718e-1f;
+    p = p * r + 1.0f;
+#if defined(__AVX512F__)
+    return (Floats)_mm512_scalef_ps((__m512)p, (__m512)whole);
+#else
+    const Ints power = ((Ints)shifted - (int32_t)0x4B400000) << 23;
+    return (Floats)(((Ints)p + power) & ~(Ints)(x < -126.0f));
+#endif
+}
+
+constexpr float LOG2_E = 1.44269504f;
 
 // The first `num_columns` of TILE numbers, in the dtype of the result.
 template <class Output>

@@ -24,13 +24,6 @@ extern "C" void pack_int32(const uint32_t *rows, uint32_t *tiles, long num_rows,
     }
 }
 
-static inline float widen(uint16_t x) {
-    const uint32_t bits = (uint32_t)x << 16;
-    float wide;
-    std::memcpy(&wide, &bits, 4);
-    return wide;
-}
-
 // Each row of bf16 numbers as integers of -127..127 times a scale; `sums` are those of the integers.
 // A row with a NaN or an infinity has such a scale.
 extern "C" void quantise_rows_bfloat16(const uint16_t *rows, int8_t *integers, float *scales, int32_t *sums,

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.native import elementwise
 from kernels.op import Cost, Inputs, Shape, Variant, round_up_to_power_of_2, runs_triton
 from kernels.tuner import get_variant
 
@@ -27,6 +28,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -
         raise ValueError(f"out must be {list(x.shape)} {x.dtype}, not {list(out.shape)} {out.dtype}")
     if runs_triton(x):
         return _run(x, None, weight, eps, out)
+    if elementwise.can_run(x) and (out is None or out.stride(-1) == 1) and weight.dtype == x.dtype:
+        return elementwise.rms_norm(x, None, weight, eps, torch.empty(x.shape, dtype=x.dtype) if out is None else out)
     normed = naive_rms_norm(x, weight, eps)
     return normed if out is None else out.copy_(normed)
 
@@ -41,6 +44,8 @@ def add_rms_norm(hidden: Tensor, delta: Tensor, weight: Tensor, eps: float) -> T
         raise ValueError(f"{list(delta.shape)} {delta.dtype} cannot be added to {list(hidden.shape)} {hidden.dtype}")
     if runs_triton(hidden):
         return _run(hidden, delta, weight, eps, None)
+    if elementwise.can_run(hidden) and weight.dtype == hidden.dtype:
+        return elementwise.rms_norm(hidden, delta, weight, eps, torch.empty(hidden.shape, dtype=hidden.dtype))
     return naive_add_rms_norm(hidden, delta, weight, eps)
 
 

@@ -1,4 +1,4 @@
-"""Rotary position embedding in plain PyTorch (Su et al. 2021, arXiv 2104.09864)."""
+"""Rotary position embedding (Su et al. 2021, arXiv 2104.09864)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from kernels.native import elementwise
 
 
 def rope_table(
@@ -28,6 +30,13 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
     x: [num_tokens, num_heads, head_dim]. cos, sin: [num_tokens, head_dim // 2], the table's rows for these tokens.
     """
+    if elementwise.can_run(x) and cos.dtype == sin.dtype == torch.float32:
+        return elementwise.apply_rope(x, cos, sin)
+    return naive_rope(x, cos, sin)
+
+
+def naive_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """As `apply_rope`, by torch operations."""
     wide, cos, sin = x.to(torch.promote_types(x.dtype, torch.float32)), cos.unsqueeze(1), sin.unsqueeze(1)
     rotated = torch.empty_like(wide)
     rotate(wide.chunk(2, dim=-1), cos, sin, out=rotated.chunk(2, dim=-1))

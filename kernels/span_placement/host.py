@@ -1,8 +1,7 @@
 """Placement of keys and values that are in host memory: on a CPU, or through staging buffers to a card.
 
-The rotation is four operations, which are fast on contiguous memory. So the keys of a chunk are rearranged to [half,
-head, token], in which the angles fit every head without a copy, and back. Neighbouring slots are read and written in
-place; other rows are gathered and scattered as 8-byte words, in two thirds of the time that rows of bf16 take.
+Neighbouring slots are read and written in place; other rows are gathered and scattered as 8-byte words, in two thirds
+of the time that rows of bf16 take.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from kernels.attention import Scratch
 from kernels.op import Inputs
-from kernels.rope import rotate
+from kernels.rope import apply_rope
 from kernels.span_placement.op import OP
 
 Rows = Tensor | slice
@@ -53,11 +52,7 @@ def _view_as_words(rows: Tensor) -> Tensor:
 
 
 TOKENS = 4096
-"""Tokens of a chunk.
-
-6,000 neighbours (2 heads of 64, 24 layers) take 18.4, 14.1 and 13.5 ms in chunks of 1,024, 2,048 and 4,096; into
-scattered pages 31.5, 18.4 and 16.9 ms. The copies alone take 2.9 ms (AMD EPYC, 2 cores).
-"""
+"""Tokens of a chunk: its copies stay in the cache."""
 
 
 def place_on_cpu(
@@ -76,23 +71,12 @@ def place_on_cpu(
         chunk = slice(first, first + TOKENS)
         source, target = to_rows(source_slots[chunk]), to_rows(target_slots[chunk])
         stored = scratch.take("stored", (len(cos[chunk]), *keys.shape[1:]), keys.dtype)
-        rotated = _rotate_keys(read(keys, source, stored), cos[chunk], sin[chunk], scratch)
+        rotated = apply_rope(read(keys, source, stored), cos[chunk], sin[chunk])
         if isinstance(target, slice):
             pool_keys[target] = rotated
         else:
-            write(pool_keys, target, stored.copy_(rotated))
+            write(pool_keys, target, rotated)
         write(pool_values, target, read(values, source, stored))
-
-
-def _rotate_keys(keys: Tensor, cos: Tensor, sin: Tensor, scratch: Scratch) -> Tensor:
-    """Return keys [num_tokens, num_kv_heads, head_dim], rotated in float32; valid until the next call."""
-    num_tokens, num_kv_heads, head_dim = keys.shape
-    wide = scratch.take("wide", tuple(keys.shape), torch.float32).copy_(keys)
-    by_half = wide.view(num_tokens, num_kv_heads, 2, head_dim // 2).permute(2, 1, 0, 3)
-    halves, rotated = (scratch.take(name, tuple(by_half.shape), torch.float32) for name in ("halves", "rotated"))
-    rotate(halves.copy_(by_half).unbind(), cos, sin, out=rotated.unbind())
-    by_half.copy_(rotated)
-    return wide
 
 
 CHUNK_BYTES = 16 << 20

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.native import elementwise
 from kernels.op import Cost, Inputs, Shape, Variant, runs_triton
 from kernels.tuner import get_variant
 
@@ -22,7 +23,7 @@ def swiglu(gate_up: Tensor) -> Tensor:
     if gate_up.dim() != 2 or gate_up.shape[1] % 2:
         raise ValueError(f"gate_up must be [num_tokens, 2 * ffn_size], not {list(gate_up.shape)}")
     if not runs_triton(gate_up):
-        return naive_swiglu(gate_up)
+        return elementwise.swiglu(gate_up) if elementwise.can_run(gate_up) else naive_swiglu(gate_up)
     if gate_up.stride(1) != 1:
         raise ValueError("each row must be contiguous")
     out: Tensor

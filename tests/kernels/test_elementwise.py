@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from kernels import parity
+from kernels.native import elementwise
 from kernels.op import Shape, Variant
-from kernels.rms_norm import add_rms_norm, naive_rms_norm, rms_norm
-from kernels.rope import apply_rope, rope_table
+from kernels.rms_norm import add_rms_norm, naive_add_rms_norm, naive_rms_norm, rms_norm
+from kernels.rope import apply_rope, naive_rope, rope_table
 from kernels.rope_write import OP, Record, rope_write
 from kernels.swiglu import naive_swiglu, swiglu
 from tests.kernels.devices import CPU, CUDA, INTERPRETED, ON_CARD, ON_EACH
@@ -133,6 +134,70 @@ def test_swiglu_gates_the_second_half_by_the_first(ffn_size: int) -> None:
     gate, up = fused.double()[:, :ffn_size], fused.double()[:, ffn_size:]
     expected = gate / (1 + torch.exp(-gate)) * up
     torch.testing.assert_close(swiglu(fused).double(), expected, rtol=1e-5, atol=1e-6)
+
+
+# The C++ kernels against the torch operations whose place they take.
+
+needs_native = pytest.mark.skipif(not elementwise.can_run(torch.ones(1)), reason="needs Linux and g++")
+NATIVE_DTYPES = [torch.float32, torch.bfloat16]
+SIZES = [1, 2, 15, 16, 64, 577, 896]
+
+
+def assert_nearly_equal(found: Tensor, expected: Tensor) -> None:
+    """Equal but for sums in another order: in bf16 a few numbers are rounded the other way."""
+    assert found.dtype == expected.dtype
+    eps = torch.finfo(found.dtype).eps
+    torch.testing.assert_close(found, expected, rtol=2 * eps if found.dtype == torch.bfloat16 else 8 * eps, atol=1e-9)
+    if found.dtype == torch.bfloat16:
+        assert int((found != expected).sum()) <= 0.02 * found.numel()
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", NATIVE_DTYPES)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("num_tokens", [0, 1, 7, 90])
+def test_norms_by_our_kernel_are_those_of_torch(num_tokens: int, size: int, dtype: torch.dtype) -> None:
+    wide = (randn(num_tokens, 5, size) * 3).to(dtype)
+    heads, weight = wide[:, 1:4], randn(size, seed=1).to(dtype)
+    assert_nearly_equal(rms_norm(heads, weight, 1e-6), naive_rms_norm(heads, weight, 1e-6))
+    own = randn(3, size, seed=2).to(dtype)
+    expected = naive_rms_norm(heads, own, 1e-6)
+    assert_nearly_equal(rms_norm(heads, own, 1e-6, out=heads), expected)
+    assert_nearly_equal(wide[:, 1:4], expected)
+    hidden, delta = wide[:, 0].contiguous(), wide[:, 4]
+    kept = hidden.clone()
+    expected = naive_add_rms_norm(kept, delta, weight, 1e-6)
+    assert_nearly_equal(add_rms_norm(hidden, delta, weight, 1e-6), expected)
+    assert torch.equal(hidden, kept)
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", NATIVE_DTYPES)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("num_tokens", [0, 1, 7, 90])
+def test_swiglu_by_our_kernel_is_that_of_torch(num_tokens: int, size: int, dtype: torch.dtype) -> None:
+    gate_up = (randn(num_tokens, 2 * size + 3) * 6).to(dtype)[:, 1:-2]
+    assert_nearly_equal(swiglu(gate_up), naive_swiglu(gate_up))
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", NATIVE_DTYPES)
+def test_swiglu_by_our_kernel_of_very_large_numbers_and_none(dtype: torch.dtype) -> None:
+    gates = torch.tensor([200.0, -200.0, 1e30, -1e30, 0.0, torch.nan, torch.inf, -torch.inf, -88.0, 88.0] * 3)
+    gate_up = torch.cat([gates, torch.ones(len(gates))]).to(dtype)[None]
+    torch.testing.assert_close(swiglu(gate_up), naive_swiglu(gate_up), rtol=1e-6, atol=1e-35, equal_nan=True)
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", NATIVE_DTYPES)
+@pytest.mark.parametrize("head_dim", [2, 8, 30, 64, 128])
+@pytest.mark.parametrize("num_tokens", [0, 1, 7, 90])
+def test_rope_by_our_kernel_has_the_bits_of_torchs(num_tokens: int, head_dim: int, dtype: torch.dtype) -> None:
+    cos, sin = rope_table(900, head_dim, 1e6, CPU)
+    positions = torch.randperm(900, generator=torch.Generator().manual_seed(0))[:num_tokens]
+    heads = randn(num_tokens, 6, head_dim).to(dtype)[:, :4]
+    rotations = cos[positions], sin[positions]
+    assert torch.equal(apply_rope(heads, *rotations), naive_rope(heads, *rotations))
 
 
 EPS = 1e-6
