@@ -19,7 +19,9 @@ from engine.weights.parameters import Parameters
 from kernels.accept import TopTokens, find_top_tokens_by_tile
 from kernels.attention import (
     Run,
+    RunTable,
     Scratch,
+    attend_sequences,
     attention_at_positions,
     can_attend,
     causal_attention,
@@ -52,6 +54,20 @@ class KVStore(Protocol):
 
     def runs(self, layer: int, index: int) -> Sequence[Run]:
         """Return the keys and values that the tokens of sequence `index` attend to, in order, up to its last token."""
+        ...
+
+    def tabulate(
+        self, ends: Sequence[int | None], ranges: Sequence[tuple[int, int]], positions: Sequence[int]
+    ) -> RunTable:
+        """Return the table of all sequences' runs, for one call of our kernel.
+
+        ends: for each sequence the position after its last run; None if its first run is at position 0. ranges: of its
+        tokens in the batch. positions: of all tokens.
+        """
+        ...
+
+    def point_at(self, table: RunTable, layer: int) -> None:
+        """Have the table point at this layer's keys and values."""
         ...
 
     def gather(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -199,6 +215,16 @@ class CacheView:
         assert index == 0, "a slot holds one sequence"
         return [self._caches[layer].run(self._slot, self._first_key)]
 
+    def tabulate(
+        self, ends: Sequence[int | None], ranges: Sequence[tuple[int, int]], positions: Sequence[int]
+    ) -> RunTable:
+        """Never called: there is one sequence."""
+        raise AssertionError("a contiguous cache has one sequence")
+
+    def point_at(self, table: RunTable, layer: int) -> None:
+        """Never called: there is one sequence."""
+        raise AssertionError("a contiguous cache has one sequence")
+
     def gather(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """Never called: there is one sequence."""
         raise AssertionError("a contiguous cache has no singles")
@@ -255,10 +281,16 @@ class StoreOps(LayerOps):
         self.cos, self.sin = decoder.get_rotations(batch.positions)
         self._scratch = scratch
         self._kv_dtype = decoder.weights.kv_dtype
-        self._has_kernel = can_attend(decoder.weights.dtype, self._kv_dtype, decoder.config.head_dim)
+        self._has_kernel = decoder.weights.device.type == "cpu" and can_attend(
+            decoder.weights.dtype, self._kv_dtype, decoder.config.head_dim
+        )
         positions = batch.positions.tolist()
         self._ends = [positions[last - 1] + 1 for _, last in batch.ranges]
         self._scattered = {at: batch.positions[slice(*batch.ranges[at])] for at in batch.scattered}
+        self._table: RunTable | None = None
+        if self._has_kernel and len(batch.ranges) > 1 and not (batch.scattered and decoder.config.sliding_window):
+            ends = [None if at in batch.scattered else end for at, end in enumerate(self._ends)]
+            self._table = kv.tabulate(ends, batch.ranges, positions)
 
     def attend(self, index: int, layer: LayerWeights, heads: Tensor) -> Tensor:
         """As `LayerOps.attend`."""
@@ -285,6 +317,9 @@ class StoreOps(LayerOps):
         kv, ranges, window = self.kv, self.batch.ranges, self.config.sliding_window
         if len(ranges) == 1 and not self._scattered:
             return causal_attention(query, kv.runs(index, 0), self._scratch, window, self._ends[0])
+        if self._table is not None:
+            kv.point_at(self._table, index)
+            return attend_sequences(query, self._table, self.config.num_kv_heads, window)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         singles = () if self._has_kernel else kv.singles
         if singles:

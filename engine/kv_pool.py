@@ -12,7 +12,7 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.errors import EngineError
 from engine.kv_cache import PageCopy
-from kernels.attention import Run
+from kernels.attention import Run, RunTable
 from kernels.op import runs_triton
 from kernels.span_placement import move_layers
 
@@ -112,6 +112,17 @@ class PoolView:
         """Return views of the pool."""
         keys, values = self._pool.keys[layer], self._pool.values[layer]
         return [(keys[first:last], values[first:last]) for first, last in self._reads[index]]
+
+    def tabulate(
+        self, ends: Sequence[int | None], ranges: Sequence[tuple[int, int]], positions: Sequence[int]
+    ) -> RunTable:
+        """As `KVStore.tabulate`."""
+        firsts = [0 if end is None else end - _count_slots(own) for end, own in zip(ends, self._reads, strict=True)]
+        return RunTable(self._reads, firsts, ranges, positions)
+
+    def point_at(self, table: RunTable, layer: int) -> None:
+        """As `KVStore.point_at`."""
+        table.point_at(self._pool.keys[layer], self._pool.values[layer])
 
     def gather(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return copies of the singles' keys and values, side by side, and the bias."""

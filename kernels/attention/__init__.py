@@ -10,12 +10,14 @@ from torch import Tensor
 
 from kernels.attention import cpu
 from kernels.attention.cpu import Run, Scratch, decode_attention, truncate_runs
+from kernels.attention.native import RunTable, attend_sequences, can_attend
 from kernels.attention.native import attend as attend_by_kernel
-from kernels.attention.native import can_attend
 
 __all__ = [
     "Run",
+    "RunTable",
     "Scratch",
+    "attend_sequences",
     "attention_at_positions",
     "can_attend",
     "causal_attention",

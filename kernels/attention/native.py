@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import cache, partial
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,16 +47,62 @@ def is_faster() -> bool:
     return ours <= MOST_TIMES_SLOWER * theirs
 
 
+class RunTable:
+    """The keys and values of several sequences of a pass, as rows of one pool: the same rows in every layer."""
+
+    def __init__(
+        self,
+        slots: Sequence[Sequence[tuple[int, int]]],
+        first_positions: Sequence[int],
+        ranges: Sequence[tuple[int, int]],
+        positions: Sequence[int],
+    ) -> None:
+        """Of each sequence, its ranges of rows in the pool, in order; the position of the first of them; the range of
+        its tokens in the pass. positions: of all tokens of the pass; those of a sequence ascend.
+        """
+        runs = [
+            (first, position, position + last - first)
+            for own, start in zip(slots, first_positions, strict=True)
+            for (first, last), position in zip(own, _list_starts(own, start), strict=True)
+        ]
+        self.positions = np.array(positions, dtype=np.int64)
+        self.sequences = np.empty((len(slots), 4), dtype=np.int64)  # `Sequence` in attention.cpp
+        first_run = 0
+        for row, own, (first, last) in zip(self.sequences, slots, ranges, strict=True):
+            row[:] = first, last - first, first_run, len(own)
+            first_run += len(own)
+        self.runs = np.zeros((len(runs), 8), dtype=np.int64)  # `Run` there
+        self._first_slots = np.array([first for first, _, _ in runs], dtype=np.int64)
+        self.runs[:, 2:4] = [(start, end) for _, start, end in runs]
+
+    def point_at(self, keys: Tensor, values: Tensor) -> None:
+        """Take the keys and values of a layer: [num_slots, num_kv_heads, head_dim], each head contiguous."""
+        for column, rows in enumerate((keys, values)):
+            self.runs[:, column] = rows.data_ptr() + self._first_slots * (rows.stride(0) * rows.itemsize)
+            self.runs[:, 4 + column] = rows.stride(0)
+            self.runs[:, 6 + column] = rows.stride(1)
+
+
+def _list_starts(slots: Sequence[tuple[int, int]], start: int) -> list[int]:
+    """Return the position of the first token of each of a sequence's ranges of rows."""
+    return list(accumulate((last - first for first, last in slots[:-1]), initial=start))
+
+
+def attend_sequences(query: Tensor, table: RunTable, num_kv_heads: int, window: int | None) -> Tensor:
+    """Attend from the tokens of several sequences, each to its own keys up to its position, or to the last `window`.
+
+    query: [num_tokens, num_heads, head_dim]. `table` points at the layer's keys and values. Returns [num_tokens,
+    num_heads, head_dim].
+    """
+    return _attend(query, table.positions, table.sequences, table.runs, num_kv_heads, window)
+
+
 def attend(query: Tensor, positions: Sequence[int], runs: Sequence[Run], end: int, window: int | None) -> Tensor:
     """Attend from the tokens at some positions, ascending, each to all keys up to its own, or to the last `window`.
 
     query: [num_tokens, num_heads, head_dim]. runs: keys and values of neighbouring positions, the last at `end - 1`,
     each head contiguous. Those before the first window may be left out. Returns [num_tokens, num_heads, head_dim].
     """
-    num_tokens, num_heads, width = query.shape
-    num_kv_heads = runs[0][0].shape[1]
-    query = query.contiguous()
-    out = torch.empty_like(query)
     first = end - sum(len(keys) for keys, _ in runs)
     table = np.empty((len(runs), 8), dtype=np.int64)
     for row, (keys, values) in zip(table, runs, strict=True):
@@ -62,15 +110,29 @@ def attend(query: Tensor, positions: Sequence[int], runs: Sequence[Run], end: in
         strides = keys.stride(0), values.stride(0), keys.stride(1), values.stride(1)
         row[:] = keys.data_ptr(), values.data_ptr(), first, last, *strides
         first = last
+    sequences = np.array([(0, len(query), 0, len(runs))], dtype=np.int64)
+    return _attend(query, np.array(positions, dtype=np.int64), sequences, table, runs[0][0].shape[1], window)
+
+
+def _attend(
+    query: Tensor,
+    positions: np.ndarray[Any, Any],
+    sequences: np.ndarray[Any, Any],
+    runs: np.ndarray[Any, Any],
+    num_kv_heads: int,
+    window: int | None,
+) -> Tensor:
     function = _find_function(query.dtype)
     assert function is not None, "can_attend says so"
-    at = np.array(positions, dtype=np.int64)
+    query = query.contiguous()
+    _, num_heads, width = query.shape
+    out = torch.empty_like(query)
     function(
         query.data_ptr(),
-        at.ctypes.data,
-        table.ctypes.data,
-        len(runs),
-        num_tokens,
+        positions.ctypes.data,
+        sequences.ctypes.data,
+        len(sequences),
+        runs.ctypes.data,
         num_kv_heads,
         num_heads // num_kv_heads,
         width,
@@ -86,7 +148,7 @@ def attend(query: Tensor, positions: Sequence[int], runs: Sequence[Run], end: in
 def _find_function(dtype: torch.dtype) -> Function | None:
     function = find_function("attend", dtype)
     if function is not None:
-        pointers, sizes = [ctypes.c_void_p] * 3, [ctypes.c_long] * 6
-        function.argtypes = [*pointers, *sizes, ctypes.c_float, ctypes.c_void_p, ctypes.c_int]
+        pointer, sizes = ctypes.c_void_p, [ctypes.c_long] * 4
+        function.argtypes = [*[pointer] * 3, ctypes.c_long, pointer, *sizes, ctypes.c_float, pointer, ctypes.c_int]
         function.restype = None
     return function

@@ -25,7 +25,9 @@ from kernels.tuner.store import get_default_folder
 
 log = logging.getLogger(__name__)
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("block.h", "linear.cpp", "attention.cpp", "pack.cpp", "elementwise.cpp"))
+SOURCES = tuple(
+    Path(__file__).with_name(name) for name in ("block.h", "linear.cpp", "attention.cpp", "pack.cpp", "elementwise.cpp")
+)
 OPTIONS = ("-O3", "-std=c++17", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared")
 
 Function = Any

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "block.h"
 
@@ -99,18 +100,44 @@ static void take_block(float *scores, long num_hidden_first, long num_seen, floa
     total += sum_lanes(added);
 }
 
-template <class Op>
-static void attend(const typename Op::Input *query, const long *positions, const Run *runs, long num_runs,
-                   long num_tokens, long num_kv_heads, long group, long width, long window, float scale,
-                   typename Op::Input *out, int num_threads) {
-    typedef typename Op::Input Input;
-    const long num_rows = num_tokens * group, num_tiles = (num_rows + QUERY_ROWS - 1) / QUERY_ROWS;
-    const long sums_width = (width + TILE - 1) / TILE * TILE;
-#pragma omp parallel for num_threads(num_threads) schedule(dynamic)
-    for (long item = 0; item < num_kv_heads * num_tiles; item++) {
+// Tokens of a pass that belong to one sequence, and its runs.
+struct Sequence {
+    long first_token, num_tokens, first_run, num_runs;
+};
+
+// Some rows of a sequence and a head that are computed together; a row is a query head of a token.
+struct Tile {
+    const Sequence *sequence;
+    long head, first_row, end_row;
+};
+
+static std::vector<Tile> list_tiles(const Sequence *sequences, long num_sequences, long num_kv_heads, long group) {
+    std::vector<Tile> tiles;
+    for (const Sequence *each = sequences; each < sequences + num_sequences; each++) {
+        const long num_rows = each->num_tokens * group;
         // The last tiles see the most keys, and go first.
-        const long head = item % num_kv_heads, first_row = (num_tiles - 1 - item / num_kv_heads) * QUERY_ROWS;
-        const long last_row = first_row + QUERY_ROWS < num_rows ? first_row + QUERY_ROWS : num_rows;
+        for (long first = (num_rows - 1) / QUERY_ROWS * QUERY_ROWS; first >= 0; first -= QUERY_ROWS)
+            for (long head = 0; head < num_kv_heads; head++)
+                tiles.push_back({each, head, first, first + QUERY_ROWS < num_rows ? first + QUERY_ROWS : num_rows});
+    }
+    return tiles;
+}
+
+template <class Op>
+static void attend(const typename Op::Input *all_queries, const long *all_positions, const Sequence *sequences,
+                   long num_sequences, const Run *all_runs, long num_kv_heads, long group, long width, long window,
+                   float scale, typename Op::Input *all_outs, int num_threads) {
+    typedef typename Op::Input Input;
+    const std::vector<Tile> tiles = list_tiles(sequences, num_sequences, num_kv_heads, group);
+    const long sums_width = (width + TILE - 1) / TILE * TILE, token_width = num_kv_heads * group * width;
+#pragma omp parallel for num_threads(num_threads) schedule(dynamic)
+    for (long item = 0; item < (long)tiles.size(); item++) {
+        const long head = tiles[item].head, first_row = tiles[item].first_row, last_row = tiles[item].end_row;
+        const Sequence &sequence = *tiles[item].sequence;
+        const Input *query = all_queries + sequence.first_token * token_width;
+        Input *out = all_outs + sequence.first_token * token_width;
+        const long *positions = all_positions + sequence.first_token, num_runs = sequence.num_runs;
+        const Run *runs = all_runs + sequence.first_run;
         alignas(64) Input rows[QUERY_ROWS * MAX_WIDTH];
         alignas(64) float sums[QUERY_ROWS * MAX_WIDTH];
         alignas(64) uint32_t key_tile[MAX_WIDTH / 2 * KEYS], value_tiles[KEYS / 2 * MAX_WIDTH];
@@ -182,18 +209,18 @@ static void attend(const typename Op::Input *query, const long *positions, const
     }
 }
 
-extern "C" void attend_float32(const float *query, const long *positions, const Run *runs, long num_runs,
-                               long num_tokens, long num_kv_heads, long group, long width, long window, float scale,
-                               float *out, int num_threads) {
-    attend<Widened>(query, positions, runs, num_runs, num_tokens, num_kv_heads, group, width, window, scale, out,
+extern "C" void attend_float32(const float *query, const long *positions, const Sequence *sequences,
+                               long num_sequences, const Run *runs, long num_kv_heads, long group, long width,
+                               long window, float scale, float *out, int num_threads) {
+    attend<Widened>(query, positions, sequences, num_sequences, runs, num_kv_heads, group, width, window, scale, out,
                     num_threads);
 }
 
 #if defined(__AVX512BF16__)
-extern "C" void attend_bfloat16(const uint16_t *query, const long *positions, const Run *runs, long num_runs,
-                                long num_tokens, long num_kv_heads, long group, long width, long window, float scale,
-                                uint16_t *out, int num_threads) {
-    attend<Paired>(query, positions, runs, num_runs, num_tokens, num_kv_heads, group, width, window, scale, out,
+extern "C" void attend_bfloat16(const uint16_t *query, const long *positions, const Sequence *sequences,
+                                long num_sequences, const Run *runs, long num_kv_heads, long group, long width,
+                                long window, float scale, uint16_t *out, int num_threads) {
+    attend<Paired>(query, positions, sequences, num_sequences, runs, num_kv_heads, group, width, window, scale, out,
                    num_threads);
 }
 #endif

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 import torch
@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels import attention
-from kernels.attention import Run, Scratch, causal_attention, cpu, decode_attention
+from kernels.attention import (
+    Run,
+    RunTable,
+    Scratch,
+    attend_sequences,
+    causal_attention,
+    cpu,
+    decode_attention,
+)
 from kernels.attention.cpu import make_causal_mask, sdpa_attention
 from kernels.attention.native import attend as attend_by_kernel
 from kernels.attention.native import can_attend
@@ -212,6 +220,37 @@ def test_the_kernel_hides_no_fault_and_overflows_nowhere(dtype: torch.dtype) -> 
         assert found[0].isfinite().all(), "it does not see that block"
         assert found[1:, 2:].isnan().any(dim=-1).all()
         place[66, 1, 3] = kept
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("window", [None, 70])
+def test_sequences_attended_to_together_have_the_bits_of_each_alone(dtype: torch.dtype, window: int | None) -> None:
+    if not can_attend(dtype, torch.bfloat16, 16):
+        pytest.skip("no kernel here")
+    pool = torch.full((2, 1000, 2, 16), torch.nan, dtype=torch.bfloat16)
+    slots = [[(0, 90)], [(100, 132), (200, 264), (132, 140)], [(300, 301)], [(400, 500), (600, 700)]]
+    for own in slots:
+        for first, last in own:
+            pool[:, first:last] = torch.randn(2, last - first, 2, 16).bfloat16()
+    positions = [range(80, 90), range(103, 104), range(1), range(0, 200, 3)]
+    if window:  # the second one lacks what is before its window, the last one's positions have gaps
+        positions[1] = range(503, 504)
+        positions[3] = range(150, 200)
+    first_positions = [
+        own[-1] + 1 - sum(last - first for first, last in each) for own, each in zip(positions, slots, strict=True)
+    ]
+    first_positions[3] = 0
+    ends = list(accumulate(map(len, positions)))
+    ranges = [(end - len(own), end) for end, own in zip(ends, positions, strict=True)]
+    query = torch.randn(ends[-1], 6, 16).to(dtype)
+    table = RunTable(slots, first_positions, ranges, [each for own in positions for each in own])
+    table.point_at(*pool)
+    found = attend_sequences(query, table, 2, window)
+    for own, at, each, first in zip(positions, ranges, slots, first_positions, strict=True):
+        runs = [(pool[0, start:end], pool[1, start:end]) for start, end in each]
+        last = first + sum(end - start for start, end in each)
+        assert torch.equal(found[slice(*at)], attend_by_kernel(query[slice(*at)], own, runs, last, window))
+    assert found.isfinite().all()
 
 
 def test_other_dtypes_and_widths_are_left_to_torch() -> None:
