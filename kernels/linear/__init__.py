@@ -59,17 +59,18 @@ def linear(x: Tensor, packed: Tensor, bias: Tensor | None, out_features: int) ->
     bias: float32, filled up to a multiple of TILE. All sums are in float32. `can_multiply(x.dtype)` must be true.
     """
     x = x.contiguous()
-    out = torch.empty(len(x), out_features, dtype=x.dtype)
+    num_rows, in_features = x.shape
+    out = torch.empty(num_rows, out_features, dtype=x.dtype)
     multiply = _find_function(x.dtype)
     assert multiply is not None, "can_multiply says so"
-    assert x.shape[1] == 2 * packed.shape[1]
+    assert in_features == 2 * packed.shape[1]
     multiply(
         x.data_ptr(),
         packed.data_ptr(),
         None if bias is None else bias.data_ptr(),
         out.data_ptr(),
-        len(x),
-        x.shape[1],
+        num_rows,
+        in_features,
         out_features,
         torch.get_num_threads(),
     )

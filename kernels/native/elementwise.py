@@ -31,7 +31,7 @@ def rms_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, out: T
         None if delta is None else delta.data_ptr(),
         weight.data_ptr(),
         out.data_ptr(),
-        len(x),
+        x.shape[0],
         num_heads,
         x.shape[-1],
         x.stride(0),
