@@ -29,6 +29,7 @@ from kernels.linear import (
     pack_bytes,
     pack_weight,
     quantise_rows,
+    split_terms,
 )
 from kernels.native import MOST_TIMES_SLOWER, time_in_turns
 
@@ -337,7 +338,7 @@ class Int8:
         return out
 
     def _multiply(self, x: Tensor) -> Tensor:
-        terms, scales = split_terms(x.float(), self._step)
+        terms, scales = split_terms(x, self._step)
         if self._blocked is not None:
             dtype = torch.float32 if x.dtype == torch.float16 else x.dtype
             return multiply_terms(terms, scales, self._blocked, dtype).to(x.dtype)
@@ -359,21 +360,6 @@ def is_blocked_int8_faster() -> bool:
         weight, x = torch.ones(2048, 1024), torch.ones(64, 1024)
         seconds = time_in_turns([partial(Int8(weight, None, by_our_kernel), x) for by_our_kernel in (True, False)])
     return seconds[0] <= MOST_TIMES_SLOWER * seconds[1]
-
-
-def split_terms(x: Tensor, step: int) -> tuple[Tensor, Tensor]:
-    """Return float32 rows as integers times a scale, each integer in two terms: (upper * step + lower) * scale.
-
-    The terms are uint8 [2 * num_rows, in_features], all upper ones first, plus `step // 2`, which is their zero point.
-    The scales are float32 [num_rows, 1].
-    """
-    half = step // 2
-    most = half * step - half - 1  # so that `upper` is below `half`
-    scales = x.abs().amax(dim=1, keepdim=True).div_(most).clamp_(min=torch.finfo(torch.float32).tiny)
-    integers = (x / scales).round_()
-    uppers = ((integers + half) / step).floor_()
-    lowers = integers.sub_(uppers, alpha=step)
-    return torch.cat([uppers, lowers]).add_(half).to(torch.uint8), scales
 
 
 @cache

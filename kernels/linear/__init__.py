@@ -200,3 +200,40 @@ def _find_bytes_function(dtype: torch.dtype) -> Function | None:
         function.argtypes = [ctypes.c_void_p, ctypes.c_float, *pointers, *sizes, ctypes.c_int]
         function.restype = None
     return function
+
+
+def split_terms(x: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    """Return rows as integers times a scale, each integer in two terms: (upper * step + lower) * scale.
+
+    The terms are uint8 [2 * num_rows, in_features], all upper ones first, plus `step // 2`, which is their zero point.
+    The scales are float32 [num_rows, 1]. `step` is 256 or 128.
+    """
+    split = _find_split_function(x.dtype)
+    if split is None:
+        return split_terms_by_torch(x.float(), step)
+    x = x.contiguous()
+    num_rows, in_features = x.shape
+    terms, scales = torch.empty(2 * num_rows, in_features, dtype=torch.uint8), torch.empty(num_rows, 1)
+    pointers = x.data_ptr(), terms.data_ptr(), scales.data_ptr()
+    split(*pointers, num_rows, in_features, step, torch.get_num_threads())
+    return terms, scales
+
+
+@cache
+def _find_split_function(dtype: torch.dtype) -> Function | None:
+    function = find_function("split_terms", dtype)
+    if function is not None:
+        function.argtypes = [*[ctypes.c_void_p] * 3, *[ctypes.c_long] * 3, ctypes.c_int]
+        function.restype = None
+    return function
+
+
+def split_terms_by_torch(x: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    """As `split_terms`, for float32."""
+    half = step // 2
+    most = half * step - half - 1  # so that `upper` is below `half`
+    scales = x.abs().amax(dim=1, keepdim=True).div_(most).clamp_(min=torch.finfo(torch.float32).tiny)
+    integers = (x / scales).round_()
+    uppers = ((integers + half) / step).floor_()
+    lowers = integers.sub_(uppers, alpha=step)
+    return torch.cat([uppers, lowers]).add_(half).to(torch.uint8), scales

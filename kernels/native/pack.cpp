@@ -1,4 +1,4 @@
-// Weights brought into the layout of the linear maps (kernels/linear), and quantised.
+// Weights brought into the layout of the linear maps (kernels/linear), and weights and activations quantised.
 
 #include <cmath>
 #include <cstring>
@@ -24,11 +24,13 @@ extern "C" void pack_int32(const uint32_t *rows, uint32_t *tiles, long num_rows,
     }
 }
 
+constexpr float ROUNDER = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, half to even
+
 // Each row of bf16 numbers as integers of -127..127 times a scale; `sums` are those of the integers.
 // A row with a NaN or an infinity has such a scale.
 extern "C" void quantise_rows_bfloat16(const uint16_t *rows, int8_t *integers, float *scales, int32_t *sums,
                                        long num_rows, long num_columns, int num_threads) {
-    constexpr float MOST = 127.0f, ROUNDER = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, half to even
+    constexpr float MOST = 127.0f;
 #pragma omp parallel for num_threads(num_threads) schedule(static)
     for (long row = 0; row < num_rows; row++) {
         const uint16_t *from = rows + row * num_columns;
@@ -53,4 +55,59 @@ extern "C" void quantise_rows_bfloat16(const uint16_t *rows, int8_t *integers, f
             std::memset(to, 0, num_columns);
         sums[row] = sum;
     }
+}
+
+// Each row as integers times a scale, and each integer as two terms of a byte, upper * step + lower, plus step / 2: first
+// the upper terms of all rows, then the lower ones. A row with a NaN or an infinity has such a scale.
+template <int STEP, class Number>
+static void split_terms(const Number *rows, uint8_t *terms, float *scales, long num_rows, long num_columns,
+                        int num_threads) {
+    constexpr int HALF = STEP / 2, MOST = HALF * STEP - HALF - 1;  // so that the upper term is below HALF
+    constexpr float LEAST = 1.17549435e-38f;
+#pragma omp parallel for num_threads(num_threads) schedule(static) if (num_rows * num_columns >= 1 << 15)
+    for (long row = 0; row < num_rows; row++) {
+        const Number *from = rows + row * num_columns;
+        uint8_t *uppers = terms + row * num_columns, *lowers = uppers + num_rows * num_columns;
+        uint32_t largest = 0;  // compared as integers, a NaN is larger than an infinity
+        for (long at = 0; at < num_columns; at++) {
+            const float wide = widen(from[at]);
+            uint32_t bits;
+            std::memcpy(&bits, &wide, 4);
+            bits &= 0x7FFFFFFF;
+            largest = bits > largest ? bits : largest;
+        }
+        float scale;
+        std::memcpy(&scale, &largest, 4);
+        scale = scale / MOST;
+        if (scale < LEAST) scale = LEAST;
+        scales[row] = scale;
+        if (!std::isfinite(scale)) {
+            std::memset(uppers, HALF, num_columns);
+            std::memset(lowers, HALF, num_columns);
+            continue;
+        }
+        for (long at = 0; at < num_columns; at++) {
+            const int whole = (int)((widen(from[at]) / scale + ROUNDER) - ROUNDER);
+            const unsigned shifted = whole + HALF * STEP + HALF;  // not negative
+            uppers[at] = (uint8_t)(shifted / STEP);
+            lowers[at] = (uint8_t)(shifted % STEP);
+        }
+    }
+}
+
+template <class Number>
+static void split_terms(const Number *rows, uint8_t *terms, float *scales, long num_rows, long num_columns, long step,
+                        int num_threads) {
+    if (step == 256) split_terms<256>(rows, terms, scales, num_rows, num_columns, num_threads);
+    else split_terms<128>(rows, terms, scales, num_rows, num_columns, num_threads);
+}
+
+extern "C" void split_terms_float32(const float *rows, uint8_t *terms, float *scales, long num_rows, long num_columns,
+                                    long step, int num_threads) {
+    split_terms(rows, terms, scales, num_rows, num_columns, step, num_threads);
+}
+
+extern "C" void split_terms_bfloat16(const uint16_t *rows, uint8_t *terms, float *scales, long num_rows,
+                                     long num_columns, long step, int num_threads) {
+    split_terms(rows, terms, scales, num_rows, num_columns, step, num_threads);
 }

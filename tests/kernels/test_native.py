@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 
 from kernels import native
 from kernels.attention import native as attention
-from kernels.linear import TILE, can_multiply, pack_weight, quantise_rows, quantise_rows_by_torch
+from kernels.linear import (
+    TILE,
+    can_multiply,
+    pack_weight,
+    quantise_rows,
+    quantise_rows_by_torch,
+    split_terms,
+    split_terms_by_torch,
+)
 from kernels.native import WITHOUT_BF16, WITHOUT_VNNI, time_in_turns
 
 needs_kernel = pytest.mark.skipif(not can_multiply(torch.float32), reason="no kernel here: it needs Linux and g++")
@@ -115,6 +123,29 @@ def test_rows_are_quantised_as_torch_would(num_columns: int) -> None:
     assert (~is_finite).any()
     assert torch.equal(sums, integers.sum(dim=1, dtype=torch.int32))
     assert torch.equal(quantise_rows(weight.float())[1].isfinite(), is_finite), "for other dtypes torch does it"
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("step", [256, 128])
+@pytest.mark.parametrize(("num_rows", "num_columns"), [(0, 8), (1, 1), (1, 1536), (7, 33), (90, 896)])
+def test_activations_are_split_as_torch_would(num_rows: int, num_columns: int, step: int, dtype: torch.dtype) -> None:
+    rows = torch.randn(num_rows, num_columns)
+    rows[::3] *= 1e-30
+    rows[1::5] = 0.0
+    rows[2::4, -1] = 200.0
+    rows = rows.to(dtype)
+    (terms, scales), (expected, own) = split_terms(rows, step), split_terms_by_torch(rows.float(), step)
+    assert torch.equal(scales, own)
+    assert torch.equal(terms, expected)
+
+
+@needs_kernel
+@pytest.mark.parametrize("fault", [torch.nan, torch.inf, -torch.inf])
+def test_a_fault_in_activations_is_in_the_scale(fault: float) -> None:
+    rows = torch.ones(3, 40)
+    rows[1, 7] = fault
+    assert split_terms(rows, 256)[1].isfinite().flatten().tolist() == [True, False, True]
 
 
 @needs_kernel
