@@ -225,7 +225,7 @@ def test_a_window_bounds_what_is_seen() -> None:
 @pytest.mark.parametrize("changes", [{}, SIZES, {"num_kv_heads": 4}])
 def test_the_shapes_are_those_of_a_models_tensors(changes: dict[str, int]) -> None:
     config: ModelConfig = tiny_config(**changes)
-    layers = tiny_parameters(config).layers
+    layers = list(tiny_parameters(config).take_layers())
     for name, shape in list_layer_shapes(config).items():
         assert getattr(layers[0], name).shape == shape
     assert count_layer_weights(config) == sum(

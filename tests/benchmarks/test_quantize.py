@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -31,10 +31,12 @@ def decoder(scheme: Quantization | None = None) -> Decoder:
     return Decoder(tiny_parameters(tiny_config(ffn_size=64, max_positions=1024)), scheme)
 
 
-def tiny_model(name: str, scheme: Quantization | None) -> Any:
+def tiny_model(name: str, scheme: Literal["none", "int8", "int4"]) -> Any:
     tokenizer = SimpleNamespace(encode=lambda text: [ord(character) % 48 for character in text])
     return SimpleNamespace(
-        name=name, text=SimpleNamespace(tokenizer=tokenizer), engine=SimpleNamespace(model=decoder(scheme))
+        name=name,
+        text=SimpleNamespace(tokenizer=tokenizer),
+        engine=SimpleNamespace(model=decoder(None if scheme == "none" else scheme)),
     )
 
 
