@@ -193,11 +193,13 @@ def test_the_kernel_equals_the_reference_and_a_token_alone_has_the_same_bits(
     runs = in_pages(keys, values, cuts, by_head)
     actual = attend_by_kernel(query, positions, runs, end, window)
     mask = make_causal_mask(end, end, CPU, window)[positions]
-    expected = attend_with_mask(query.double(), keys.double().transpose(0, 1), values.double().transpose(0, 1), mask)
-    error = float((actual.double() - expected).norm() / expected.norm())
+    wide, wide_keys, wide_values = query.double(), keys.double().transpose(0, 1), values.double().transpose(0, 1)
+    expected = attend_with_mask(wide, wide_keys, wide_values, mask)
+    # Few numbers may all be near zero, where values cancel each other; the roundings of the shares do not.
+    scale = expected if actual.numel() >= 64 else attend_with_mask(wide, wide_keys, wide_values.abs(), mask)
+    error = float((actual.double() - expected).norm() / scale.norm())
     assert (actual.dtype, actual.shape) == (dtype, query.shape)
-    # In few numbers the roundings of a share and of the result do not average out.
-    assert error < BOUND[dtype] * (1 if actual.numel() >= 64 else 2), f"error {error:.2g}"
+    assert error < BOUND[dtype], f"error {error:.2g}"
     row = data.draw(st.integers(0, len(positions) - 1))
     first = 0 if window is None else max(0, positions[row] + 1 - window)
     seen = slice(first, positions[row] + 1)
