@@ -7,8 +7,8 @@ seen: bf16 takes 0.5 times as long as float32 on an AMD EPYC with AVX512-BF16, 3
 AVX512-VNNI, and 3.8 times limited to AVX2.
 
 int8 is taken only where it is asked for. It moves the logits more than bf16 does, and a default must not cost a single
-edit, which is measured on half of the cases so far (docs/models.md). The weights are half as large as in bf16, and one row and 64 rows
-take 0.6 to 0.7 times as long.
+edit, which is measured on half of the cases so far (docs/models.md). The weights are half as large as in bf16, and one
+row and 64 rows take 0.6 to 0.7 times as long.
 """
 
 from __future__ import annotations
