@@ -186,15 +186,17 @@ class DecoderWeights:
         return sum(layer.num_bytes for layer in self.layers) + self.lm_head.num_bytes
 
 
-STORED_SHARE = {None: 1.0, "int8": 0.5, "int4": 0.3}
-"""Bytes of stored weights, as a share of those of bf16 ones."""
+BYTES_OF_WEIGHT = {"int8": 1.0, "int4": 0.6}
+"""Bytes of a quantised weight, its share of scales and of the LM head included."""
 
 
 def _check_memory(parameters: Parameters, quantize: Quantization | None) -> None:
     """Raise WeightsError if there is no memory for the stored weights: the system may refuse only the whole, and end
     the process later.
     """
-    num_bytes = int(STORED_SHARE[quantize] * parameters.num_bytes)
+    num_bytes = parameters.num_bytes
+    if quantize is not None:
+        num_bytes = int(BYTES_OF_WEIGHT[quantize] * num_bytes / parameters.dtype.itemsize)
     try:
         torch.empty(num_bytes, dtype=torch.uint8, device=parameters.device)
     except RuntimeError as error:  # torch.OutOfMemoryError is one

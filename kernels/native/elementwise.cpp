@@ -82,7 +82,7 @@ static void swiglu(const Number *gate_up, Number *out, long num_rows, long size,
     }
 }
 
-// Rounds as `kernels.rope.rotate` and the Triton kernels do: the first product, and then the sum.
+// Rounds as `kernels.rope.naive_rope` and the Triton kernels do: the first product, and then the sum.
 template <class Number>
 static void rope(const Number *heads, const float *cosines, const float *sines, Number *out, long num_tokens,
                  long num_heads, long size, long token_stride, long head_stride, int num_threads) {

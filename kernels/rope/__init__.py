@@ -39,15 +39,10 @@ def naive_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """As `apply_rope`, by torch operations."""
     wide, cos, sin = x.to(torch.promote_types(x.dtype, torch.float32)), cos.unsqueeze(1), sin.unsqueeze(1)
     rotated = torch.empty_like(wide)
-    rotate(wide.chunk(2, dim=-1), cos, sin, out=rotated.chunk(2, dim=-1))
-    return rotated.to(x.dtype)
-
-
-def rotate(halves: Sequence[Tensor], cos: Tensor, sin: Tensor, out: Sequence[Tensor]) -> None:
-    """Rotate pairs of `halves` by angles of the same shape and dtype into `out`, which is other memory."""
-    first, second = halves
+    (first, second), out = wide.chunk(2, dim=-1), rotated.chunk(2, dim=-1)
     torch.mul(first, cos, out=out[0]).addcmul_(second, sin, value=-1)
     torch.mul(second, cos, out=out[1]).addcmul_(first, sin)
+    return rotated.to(x.dtype)
 
 
 def fusible_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

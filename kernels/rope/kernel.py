@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def rotate_pair(first, second, cos, sin):
-    """Rotate both halves of float32 pairs, with the bits of `kernels.rope.rotate` on a CPU.
+    """Rotate both halves of float32 pairs, with the bits of `kernels.rope.naive_rope` on a CPU.
 
     There one product is rounded and the other added by a fused multiply-add. For `a * b - c * d` the compiler would
     choose which product it fuses.
