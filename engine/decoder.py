@@ -284,8 +284,8 @@ class StoreOps(LayerOps):
         self._has_kernel = decoder.weights.device.type == "cpu" and can_attend(
             decoder.weights.dtype, self._kv_dtype, decoder.config.head_dim
         )
-        positions = batch.positions.tolist()
-        self._ends = [positions[last - 1] + 1 for _, last in batch.ranges]
+        positions: list[int] = batch.positions.tolist() if self._has_kernel else []  # a card is not waited for
+        self._ends = [positions[last - 1] + 1 if self._has_kernel else None for _, last in batch.ranges]
         self._scattered = {at: batch.positions[slice(*batch.ranges[at])] for at in batch.scattered}
         self._table: RunTable | None = None
         if self._has_kernel and len(batch.ranges) > 1 and not (batch.scattered and decoder.config.sliding_window):

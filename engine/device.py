@@ -13,16 +13,21 @@ import torch
 
 from engine.errors import DeviceError
 
-NAMES = re.compile(r"cpu|cuda(:\d+)?")
+NAMES = re.compile(r"cpu|mps|cuda(:\d+)?")
 
 ON_THE_CPU = "or leave the device out to run on the CPU"
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device of 'cpu', 'cuda' (the first card) or 'cuda:1'; raises DeviceError, which says what to do."""
+    """Return the device of 'cpu', 'cuda' (the first card), 'cuda:1' or 'mps' (a Mac's GPU, which nobody has tried).
+
+    Raises DeviceError, which says what to do.
+    """
     if not NAMES.fullmatch(name):
-        raise DeviceError(f"device {name!r} is none of cpu, cuda and cuda:N; {ON_THE_CPU}")
-    if name == "cpu":
+        raise DeviceError(f"device {name!r} is none of cpu, cuda, cuda:N and mps; {ON_THE_CPU}")
+    if name == "mps" and not torch.backends.mps.is_available():
+        raise DeviceError(f"device 'mps' cannot be had; it is the GPU of a Mac with macOS 14 or later, {ON_THE_CPU}")
+    if name in ("cpu", "mps"):
         return torch.device(name)
     if not torch.cuda.is_available():
         missing = (

@@ -149,8 +149,8 @@ def _list_slots(ranges: Iterable[SlotRange]) -> Tensor:
 
 
 def _copy_to_device(slots: Tensor, device: torch.device) -> Tensor:
-    """Copy to the device without waiting for its work."""
-    return slots if device.type == "cpu" else slots.pin_memory().to(device, non_blocking=True)
+    """Copy to the device; a card's work is not waited for."""
+    return slots.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else slots.to(device)
 
 
 def _count_slots(ranges: Sequence[SlotRange]) -> int:

@@ -161,9 +161,9 @@ def _count_processors(device: torch.device) -> int:
 
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor to a device asynchronously; torch keeps the host memory alive until the copy is done."""
-    if tensor.device == device:
-        return tensor
+    """Copy a tensor to a device, to a card asynchronously: torch keeps the host memory alive until the copy is done."""
+    if device.type != "cuda":
+        return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
 

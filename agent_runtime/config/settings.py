@@ -86,7 +86,11 @@ class Settings:
     model: str = declare(DEFAULT_MODEL, "Catalogue name or path.", ALL, MODEL, metavar="MODEL")
     context: int = declare(DEFAULT_CONTEXT, "Tokens of prompt and answer.", SERVE, MODEL, least=256)
     device: str = declare(
-        "cpu", "Where the model runs: cpu, cuda (the first GPU) or cuda:N.", ALL, MODEL, metavar="DEVICE"
+        "cpu",
+        "Where the model runs: cpu, cuda (the first GPU), cuda:N, or mps (a Mac's GPU; untried).",
+        ALL,
+        MODEL,
+        metavar="DEVICE",
     )
     dtype: Dtype = declare(
         "auto", "Type that the model computes in; auto is what this machine is quick at, float32 exact.", ALL, MODEL

@@ -253,6 +253,7 @@ def find_top_tokens(logits: Tensor) -> TopTokens:
     """Find the top token of each row of logits [num_rows, vocab_size], in any float dtype and on any device."""
     if runs_triton(logits):
         return _find_top_on_device(logits)
+    logits = logits.cpu()
     if logits.dtype == torch.bfloat16:
         return _find_top_bfloat16(logits)
     return _find_top_float32(logits.float().numpy())

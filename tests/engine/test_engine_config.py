@@ -63,9 +63,9 @@ def test_the_cpu_is_always_there() -> None:
         pass
 
 
-@pytest.mark.parametrize("name", ["", "gpu", "cuda:", "cuda:x", "CUDA", "mps", "cuda:-1"])
+@pytest.mark.parametrize("name", ["", "gpu", "cuda:", "cuda:x", "CUDA", "MPS", "mps:1", "cuda:-1"])
 def test_other_names_are_refused(name: str) -> None:
-    with pytest.raises(DeviceError, match="none of cpu, cuda and cuda:N"):
+    with pytest.raises(DeviceError, match="none of cpu, cuda, cuda:N and mps"):
         resolve_device(name)
 
 
@@ -77,6 +77,14 @@ def test_a_card_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     with pytest.raises(DeviceError, match=r"finds no NVIDIA card.*nvidia-smi"):
         resolve_device("cuda:1")
+
+
+def test_a_macs_gpu_is_taken_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match=r"GPU of a Mac.*leave the device out to run on the CPU"):
+        resolve_device("mps")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert resolve_device("mps") == torch.device("mps")
 
 
 def test_what_a_card_needs_beside_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.decoder import KVCache, reset_all_caches
+import engine.weights.parameters
+from engine.decoder import Batch, Decoder, KVCache, reset_all_caches
 from engine.kv_cache import PageCopy
 from engine.kv_pool import MOST_GATHERED, KVPool
+from engine.weights.parameters import Parameters
 from tests.engine.tiny import tiny_config
 
 
@@ -107,3 +110,16 @@ def test_one_cache_a_layer_and_all_are_forgotten_at_once() -> None:
         assert cache.keys.shape == (2, NUM_KV_HEADS, MAX_SEQ_LEN, HEAD_DIM)
     reset_all_caches(caches)
     assert [cache.lengths for cache in caches] == [[0, 0]] * 3
+
+
+def test_a_pass_on_a_device_without_kernels_neither_pins_memory_nor_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`meta` stands for such a device (a Mac's GPU): it has no kernel of ours, and no value can be read from it."""
+    monkeypatch.setattr(engine.weights.parameters, "_hash_tensors", lambda tensors: b"")
+    config, device = tiny_config(), torch.device("meta")
+    decoder = Decoder(Parameters(config, torch.bfloat16, device))
+    pool = KVPool(config, num_pages=8, page_size=16, device=device, dtype=torch.bfloat16)
+    batch = Batch.from_chunks([(5, [1, 2, 3]), (0, [4]), (2, [7])], device)
+    view = pool.view([[(0, 8)], [(16, 17)], [(32, 35)]], [[(5, 8)], [(16, 17)], [(34, 35)]])
+    logits = decoder.logits(decoder.forward_batch(batch, view))
+    assert logits.device == device
+    assert logits.shape == (5, config.vocab_size)

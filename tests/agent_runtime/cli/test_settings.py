@@ -209,7 +209,10 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_looked_for(
     monkeypatch.setattr("agent_runtime.wiring.resolve", lambda *_: pytest.fail("no model is looked for"))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     called = arguments if command == "apply" else [command]
-    for device, answer in (("cuda", "leave the device out to run on the CPU"), ("tpu", "none of cpu, cuda and cuda:N")):
+    for device, answer in (
+        ("cuda", "leave the device out to run on the CPU"),
+        ("tpu", "none of cpu, cuda, cuda:N"),
+    ):
         done = hunk_here(*called, "--device", device)
         assert isinstance(done.exception, BadRequest)
         assert answer in str(done.exception)
