@@ -95,8 +95,9 @@ ScopeName = Literal["auto", "file"]
 Decide = Literal["auto", "generate", "score"]
 """What the model does with the rules' readings of an edit that no rule decides.
 
-`score`: it chooses the likeliest, and writes the merge if in doubt. `generate`: it always writes. `auto`: `score`, but
-`generate` in the mode `model`."""
+`score`: it chooses the likeliest, and writes the merge if in doubt. `generate`: it always writes. `auto`: in the mode
+`auto` it chooses the likeliest, and none if in doubt, unless `min_certainty` is `model`; in the mode `model` it writes.
+"""
 
 DECIDE: Decide = "auto"
 """Default of `decide`."""
@@ -141,6 +142,11 @@ class Options:
     def least_certainty(self) -> Certainty:
         """The minimum certainty of the result."""
         return self.min_certainty or "model"
+
+    @property
+    def writes_in_doubt(self) -> bool:
+        """Whether a model that is sure of no reading writes the merge: it does so only where that is asked for."""
+        return is_as_sure("model", self.least_certainty) and (self.decide == "score" or self.min_certainty == "model")
 
     def options(self) -> dict[str, Any]:
         """Return all options by name."""

@@ -161,8 +161,8 @@ def token_logprob(row: Row, token_id: int, num_top: int) -> TokenLogprob:
     """
     largest = row.max()
     norm = float(largest) + math.log(np.exp(row - largest).sum(dtype=np.float64))
-    likeliest: list[int] = []
-    if num_top:
+    likeliest = [int(row.argmax())] if num_top == 1 else []
+    if num_top > 1:
         ids = top_k(row, num_top)
         likeliest = ids[np.argsort(-row[ids], kind="stable")][:num_top].tolist()
     return TokenLogprob(

@@ -252,11 +252,15 @@ class Applier:
                 made.usage,
                 scope=made.scope,
                 readings=made.readings,
-                confidence=max((reading.score for reading in made.readings), default=None),
+                confidence=made.confidence,
                 timings=made.timings,
             )
         if isinstance(made, ModelChoice) or not can_write:
-            why = f"The model is sure of no reading, and min_certainty '{least}' refuses what it would write."
+            why = (
+                "The model is sure of no reading. With min_certainty 'model' it writes the merge."
+                if can_write
+                else f"The model is sure of no reading, and min_certainty '{least}' refuses what it would write."
+            )
             raise make_refusal([build_uncertain_reason(by_rule, why, task.text, request.path)])
         return Outcome(
             made.text,

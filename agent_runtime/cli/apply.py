@@ -107,7 +107,7 @@ def apply_command(
         typer.Option("--scope", help="What the model sees: the regions that the edit can touch, or the whole file."),
     ] = "auto",
     decide: Annotated[
-        Decide, typer.Option("--decide", help="The model chooses a reading if it is sure of one, or always writes.")
+        Decide, typer.Option("--decide", help="The model chooses a reading, and writes if in doubt; or always writes.")
     ] = DECIDE,
     prediction: Annotated[
         Path | None, typer.Option("--prediction", metavar="TEXT", help="A file with the expected merged text of FILE.")

@@ -139,7 +139,8 @@ class ModelChoice:
     """The candidate that a model chose. `timings` and `scope` as in `ModelMerge`.
 
     number: its index in `by_rule.candidates`; None if no candidate is likely enough and the model may not write.
-    readings: the scored candidates, in their order, which are those that pass the checks.
+    readings: the scored candidates, in their order: the first of those that pass the checks. confidence: the share of
+    the chosen one in the weight of all.
     """
 
     number: int | None
@@ -147,6 +148,7 @@ class ModelChoice:
     usage: Usage
     timings: dict[str, float]
     scope: GivenScope | None = None
+    confidence: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +180,9 @@ class Merger(Protocol):
         """
 
     def choose(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelChoice | ModelMerge:
-        """Have the model choose one of the task's candidates, at least one; in doubt, it writes the merge.
+        """Have the model choose one of the task's candidates, at least one; in doubt, it chooses none.
 
-        It does not write if `min_certainty` refuses what a model wrote. Raises what `merge` raises.
+        If the request asks for that (`Options.writes_in_doubt`), it writes the merge then. Raises what `merge` raises.
         """
 
     def chat(self) -> ChatModel:

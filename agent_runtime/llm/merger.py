@@ -19,12 +19,19 @@ from agent_runtime.llm.questions import (
     describe_scope,
     find_scope,
 )
-from agent_runtime.llm.scorer import find_valid_candidates, pick_reading, score_answers, score_readings
+from agent_runtime.llm.scorer import (
+    MAX_SCORED,
+    AnswerScore,
+    find_valid_candidates,
+    pick_reading,
+    score_answers,
+    score_readings,
+)
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import TokenizerBundle
 from agent_runtime.prompt import ApplyPrompt, TextEncoder, build_prompt, encode_shared_prefix
 from agent_runtime.request_context import ProgressListener, RequestContext, Timings
-from agent_runtime.types import ApplyRequest, ReuseName, ScoredReading, Usage, is_as_sure, sum_usage
+from agent_runtime.types import ApplyRequest, ReuseName, Usage, sum_usage
 from agent_runtime.workspace.index import TokenIndex
 from editor.scope import Scope, cut, splice
 from editor.scope.regions import check_region_kept
@@ -153,27 +160,28 @@ class ModelMerger:
     def choose(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelChoice | ModelMerge:
         """Have the model score the task's candidates and choose one; raises what `merge` raises.
 
-        If none is likely enough, or two are nearly equally likely, the model writes the merge instead, provided that
-        the request accepts that; usage and timings count both.
+        If none is likely enough, or two are nearly equally likely, none is chosen, and the model writes the merge if
+        the request asks for that (`Options.writes_in_doubt`); usage and timings count both.
         """
         assert isinstance(task.by_rule, Unresolved)
         candidates = task.by_rule.candidates
         timings, run = Timings(progress.on_phase), RunResults()
         with timings.phase("scope"):
             scope = find_scope(task)
-        numbers, may_write = find_valid_candidates(task, scope), is_as_sure("model", task.request.least_certainty)
+        numbers = find_valid_candidates(task, scope)[:MAX_SCORED]
+        may_write = task.request.writes_in_doubt
         if not numbers and may_write:
             return self.merge(task, context, progress)
         if not numbers:
             return ModelChoice(None, (), Usage(), timings.by_phase, describe_scope(scope))
-        readings = self._score_candidates(
-            task, scope, [candidates[at] for at in numbers], context, progress, run, timings
-        )
+        valid = [candidates[at] for at in numbers]
+        scores = self._score_candidates(task, scope, valid, context, progress, run, timings)
+        readings = score_readings(valid[: len(scores[0])], scores)
         usage = sum_usage([convert_usage(result.usage) for result in run.results])
-        best = pick_reading(readings)
+        best = pick_reading(readings, scores)
         if best is not None or not may_write:
-            number = None if best is None else numbers[best]
-            return ModelChoice(number, readings, usage, timings.by_phase, describe_scope(scope))
+            number, confidence = (None, None) if best is None else (numbers[best], readings[best].score)
+            return ModelChoice(number, readings, usage, timings.by_phase, describe_scope(scope), confidence)
         made = self.merge(task, context, progress)
         timings.add(made.timings)
         return replace(made, usage=sum_usage([usage, made.usage]), timings=timings.by_phase, readings=readings)
@@ -187,8 +195,8 @@ class ModelMerger:
         progress: ProgressListener,
         run: RunResults,
         timings: Timings,
-    ) -> tuple[ScoredReading, ...]:
-        """Have the model score each candidate's text in all regions at once."""
+    ) -> list[list[AnswerScore]]:
+        """Have the model score each candidate's text in all regions at once; a list for each region."""
         with timings.phase("prompt"):
             asked = self._prepare_questions(task, scope, "exact")
             texts = [cut(task.text, candidate.text, scope.regions) for candidate in candidates]
@@ -197,7 +205,7 @@ class ModelMerger:
             ]
         with timings.phase("score"):
             try:
-                logprobs = score_answers(
+                return score_answers(
                     self._loaded.engine,
                     [one.prompt for one in asked],
                     answers,
@@ -210,7 +218,6 @@ class ModelMerger:
                 )
             except engine_errors.EngineError as error:
                 raise translate_error(error, self.name) from error
-        return score_readings(candidates, logprobs)
 
     def _write(
         self,

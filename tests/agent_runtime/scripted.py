@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from agent_runtime.errors import Cancelled
 from agent_runtime.llm.interface import ModelChoice, ModelMerge, ModelTask
 from agent_runtime.request_context import Piece, ProgressListener, RequestContext
-from agent_runtime.types import ApplyRequest, ScoredReading, Usage, is_as_sure
+from agent_runtime.types import ApplyRequest, ScoredReading, Usage
 
 if TYPE_CHECKING:  # torch takes a second to import
     from engine.engine import EngineStats
@@ -19,15 +19,16 @@ if TYPE_CHECKING:  # torch takes a second to import
 class ScriptedMerger:
     """Answers every edit with `text`; with `hold`, writes a token every 10 ms until it is set.
 
-    `choice` is the reading that it takes; None: it is in doubt about all, and writes if it may. `tells_text`: what it
-    writes is shown to whoever wants to see it. `num_written` counts the answers that it wrote.
+    `choice` is the reading that it takes; None: it is in doubt about all; "write": it writes if it may, as a model does
+    that has nothing to choose from. `tells_text`: what it writes is shown to whoever wants to see it. `num_written`
+    counts the answers that it wrote.
     """
 
     text: str = ""
     truncated: bool = False
     name: str = "scripted"
     hold: threading.Event | None = None
-    choice: int | None = None
+    choice: int | Literal["write"] | None = "write"
     seen: list[ApplyRequest] = field(default_factory=list)
     cancelled: threading.Event = field(default_factory=threading.Event)
     closed: threading.Event = field(default_factory=threading.Event)
@@ -53,11 +54,14 @@ class ScriptedMerger:
 
     def choose(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelChoice | ModelMerge:
         """The scripted choice."""
-        if self.choice is None and is_as_sure("model", task.request.least_certainty):
+        may_write = task.request.least_certainty == "model"
+        if (self.choice == "write" and may_write) or (self.choice is None and task.request.writes_in_doubt):
             return self.merge(task, context, progress)
         self.seen.append(task.request)
         readings = (ScoredReading("first", 0.3, -2.0, -3.0), ScoredReading("second", 0.7, -1.0, -1.5))
-        return ModelChoice(self.choice, readings, Usage(prompt=10, recomputed=10, forwards=1), {})
+        number = None if self.choice == "write" else self.choice
+        confidence = None if number is None else readings[number].score
+        return ModelChoice(number, readings, Usage(prompt=10, recomputed=10, forwards=1), {}, confidence=confidence)
 
     def stats(self) -> EngineStats | None:
         """There is no engine."""

@@ -184,7 +184,7 @@ def test_a_model_that_may_not_write_may_choose(undecided: None, mode: Any) -> No
     asked = Asked(ScriptedMerger("written", choice=0))
     file = Applier(asked.get).apply(request(mode=mode, min_certainty="scored")).file
     assert (file.merged, file.certainty, asked.times) == (LAST, "scored", 1)
-    assert file.confidence == 0.7, "the share of all weight"
+    assert file.confidence == 0.3, "the share of the chosen reading in all weight"
 
 
 @pytest.mark.parametrize(
@@ -208,15 +208,29 @@ def test_no_model_is_come_for_that_could_only_write(
     assert Applier(asked.get).apply(request(**options)).file.method == "model", "but for that it is asked"
 
 
-def test_a_model_in_doubt_is_not_asked_to_write(undecided: None) -> None:
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({}, "With min_certainty 'model' it writes the merge."),
+        ({"decide": "score", "min_certainty": "scored"}, "min_certainty 'scored' refuses what it would write."),
+    ],
+    ids=["by default", "where it may not"],
+)
+def test_a_model_in_doubt_is_not_asked_to_write(undecided: None, options: dict[str, Any], advice: str) -> None:
     merger = ScriptedMerger(LAST, choice=None)
     with pytest.raises(EditRefused) as refused:
-        Applier(lambda: merger).apply(request(min_certainty="scored"))
+        Applier(lambda: merger).apply(request(**options))
     (reason,) = refused.value.reasons
     assert (reason.code, len(reason.candidates)) == ("open_intent", 2)
     assert "The model is sure of no reading" in reason.reason
+    assert reason.reason.endswith(advice)
     assert merger.num_written == 0
-    assert Applier(lambda: merger).apply(request()).file.certainty == "model"
+
+
+@pytest.mark.parametrize("options", [{"decide": "score"}, {"min_certainty": "model"}], ids=str)
+def test_a_model_in_doubt_writes_where_it_is_asked_to(undecided: None, options: dict[str, Any]) -> None:
+    made = Applier(lambda: ScriptedMerger(LAST, choice=None)).apply(request(**options))
+    assert (made.file.certainty, made.file.merged) == ("model", LAST)
 
 
 def test_what_a_model_wrote_all_the_same_is_refused(undecided: None) -> None:

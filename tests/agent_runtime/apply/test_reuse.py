@@ -176,7 +176,7 @@ def test_what_the_policy_lets_pass_is_not_asked_for_again(text_side: TokenizerBu
 def test_readings_are_scored_exactly_and_for_their_tenant(text_side: TokenizerBundle) -> None:
     engine, merger = merging(text_side, lambda _: RIGHT, reuse="fast")
     snippet = "# ... existing code ...\n\ndef step_30(value):\n    return 0\n"
-    applied(merger, snippet, mode="auto", salt="tenant", policy="lenient")
+    applied(merger, snippet, mode="auto", decide="score", salt="tenant", policy="lenient")
     scored = [request for request in engine.requests if request.logprobs is not None]
     assert scored
     assert all(request.reuse is EXACT and request.salt == "tenant" for request in scored)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import Cancelled, ModelUnavailable, TooLarge
+from agent_runtime.llm import merger as merger_module
 from agent_runtime.llm import scorer
 from agent_runtime.llm.generate import RunResults
 from agent_runtime.llm.interface import ModelChoice, ModelTask
@@ -26,6 +27,7 @@ from agent_runtime.llm.scorer import (
     LEAST_WEIGHT,
     LOGPROB_WEIGHT,
     NUM_TOKENS_AFTER,
+    AnswerScore,
     count_common_prefix,
     find_divergence,
     find_valid_candidates,
@@ -55,6 +57,8 @@ FILE = (
 PART = "# circle.py\ndef area(r):\n    return 3.14159 * r * r\n"
 """The comment may be a line of the file, or say which file it is."""
 PART_MERGED = FILE.replace("3.14 ", "3.14159 ")
+NOTHING = AnswerScore()
+"""The score of an answer in which nothing differs."""
 COLOURED = FILE + "\n\ndef colour():\n    return 'red'\n"
 
 
@@ -91,11 +95,13 @@ def task_of(*candidates: Candidate) -> ModelTask:
 
 
 @torch.inference_mode()
-def scored_slowly(model: Decoder, prompt: Sequence[int], answer: Sequence[int]) -> list[float]:
+def scored_slowly(model: Decoder, prompt: Sequence[int], answer: Sequence[int]) -> tuple[list[float], list[bool]]:
+    """The log-probability of each token, and whether it is the likeliest one."""
     ids = torch.tensor([*prompt, *answer])
     rows = model.logits(model.forward(ids, model.new_caches(1, len(ids)))[len(prompt) - 1 : -1])
     scores = torch.log_softmax(rows.double(), dim=-1)
-    return scores[torch.arange(len(answer)), torch.tensor(answer)].tolist()
+    wanted = torch.tensor(answer)
+    return scores[torch.arange(len(answer)), wanted].tolist(), (scores.argmax(dim=-1) == wanted).tolist()
 
 
 def test_answers_are_scored_as_one_by_one_and_their_trunk_is_run_once(loaded: LoadedModel) -> None:
@@ -110,9 +116,11 @@ def test_answers_are_scored_as_one_by_one_and_their_trunk_is_run_once(loaded: Lo
     assert found is not None
     assert len(found.prefix) > 5
     for answer, score in zip(answers, scores, strict=True):
-        slow = scored_slowly(loaded.engine.model, prompt.token_ids, answer)[len(found.prefix) :]
-        assert list(score) == pytest.approx(slow[: len(score)], abs=2e-3)
-        assert len(score) >= NUM_TOKENS_AFTER
+        slow, likeliest = scored_slowly(loaded.engine.model, prompt.token_ids, answer)
+        part = slice(len(found.prefix), len(found.prefix) + len(score.logprobs))
+        assert list(score.logprobs) == pytest.approx(slow[part], abs=2e-3)
+        assert score.is_likeliest == all(likeliest[part])
+        assert len(score.logprobs) >= NUM_TOKENS_AFTER
     assert scores[2] == scores[3]
     assert len(run.results) == 3, "equal answers are run once"
     num_prompt = len(prompt.token_ids) + len(found.prefix)
@@ -122,7 +130,7 @@ def test_answers_are_scored_as_one_by_one_and_their_trunk_is_run_once(loaded: Lo
 def test_questions_without_a_difference_cost_nothing(loaded: LoadedModel) -> None:
     prompt = prompt_of((1, 2, 3), (5, 6))
     run = RunResults()
-    assert score_answers(loaded.engine, [prompt], [[[5, 6], [5, 6]]], RequestContext(), NO_PROGRESS, run) == [[(), ()]]
+    assert score_answers(loaded.engine, [prompt], [[[5, 6], [5, 6]]], RequestContext(), NO_PROGRESS, run) == [[NOTHING]]
     assert run.results == []
 
 
@@ -162,10 +170,32 @@ def test_what_a_check_rejects_is_not_offered(merger: ModelMerger) -> None:
     assert len(choice.readings) == 1
 
 
+def test_no_more_than_the_first_few_are_scored(merger: ModelMerger, monkeypatch: pytest.MonkeyPatch) -> None:
+    colour = "def colour():\n    return 'red'\n"
+    places = [FILE.replace(f"def {name}", f"{colour}\n\ndef {name}") for name in ("length", "name")]
+    task = task_of(*(Candidate(text, 0.3, str(number)) for number, text in enumerate([places[0], COLOURED, places[1]])))
+    assert find_valid_candidates(task, find_scope(task)) == [0, 1, 2]
+    monkeypatch.setattr(merger_module, "MAX_SCORED", 2)
+    choice = merger.choose(task, RequestContext(), NO_PROGRESS)
+    assert isinstance(choice, ModelChoice)
+    assert [reading.why for reading in choice.readings] == ["0", "1"]
+
+
+def test_the_others_are_not_scored_where_the_model_would_write_the_first(merger: ModelMerger) -> None:
+    strange = FILE.replace("def length", "def colour():\n    return 'red'\n\n\ndef length")
+    right, other = Candidate(COLOURED, 0.5, "right"), Candidate(strange, 0.5, "strange")
+    for candidates_, scored in (((right, other), ["right"]), ((other, right), ["strange", "right"])):
+        choice = merger.choose(task_of(*candidates_), RequestContext(), NO_PROGRESS)
+        assert isinstance(choice, ModelChoice)
+        assert choice.number == candidates_.index(right)
+        assert [reading.why for reading in choice.readings] == scored
+
+
 def test_in_doubt_the_model_writes_the_merge_and_all_is_counted(
     merger: ModelMerger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scorer, "LEAST_LOGPROB", 0.0)
+    monkeypatch.setattr(scorer, "_build_score", lambda given: unsure(*(each.logprob for each in given)))
     result = applied(merger, PART)
     assert result.file.certainty == "model"
     assert "3.14159" in result.file.merged
@@ -185,6 +215,7 @@ def test_in_doubt_a_model_that_may_not_write_is_not_asked_to(
     assert isinstance(choice, ModelChoice)
     assert choice.number == 0
     monkeypatch.setattr(scorer, "LEAST_LOGPROB", 0.0)
+    monkeypatch.setattr(scorer, "_build_score", lambda given: unsure(*(each.logprob for each in given)))
     doubt = merger.choose(held, RequestContext(), NO_PROGRESS)
     assert isinstance(doubt, ModelChoice)
     assert (doubt.number, len(doubt.readings)) == (None, 1)
@@ -308,7 +339,17 @@ def test_different_answers_have_different_parts(answers: list[list[int]]) -> Non
 # Scores of readings from the rules and the model, and when none is chosen.
 
 
-LIKELY, UNLIKELY = (-0.01,) * 5, (-0.01, -9.0, -0.01)
+def unsure(*logprobs: float) -> AnswerScore:
+    """An answer that the model would not write."""
+    return AnswerScore(logprobs, is_likeliest=False)
+
+
+LIKELY, UNLIKELY = unsure(*(-0.01,) * 5), unsure(-0.01, -9.0, -0.01)
+WRITTEN = AnswerScore((-0.9,))
+
+
+def pick(given: Sequence[Candidate], scores: Sequence[Sequence[AnswerScore]]) -> int | None:
+    return pick_reading(score_readings(given, scores), scores)
 
 
 def candidates(*scores: float) -> list[Candidate]:
@@ -316,7 +357,7 @@ def candidates(*scores: float) -> list[Candidate]:
 
 
 def test_weights_are_the_rules_score_times_the_models_probability() -> None:
-    readings = score_readings(candidates(0.6, 0.4), [[(-1.0, -2.0), (-0.5,)]])
+    readings = score_readings(candidates(0.6, 0.4), [[unsure(-1.0, -2.0), unsure(-0.5)]])
     first, second = 0.6 * math.exp(LOGPROB_WEIGHT * -3.0), 0.4 * math.exp(LOGPROB_WEIGHT * -0.5)
     assert [each.score for each in readings] == pytest.approx([first / (first + second), second / (first + second)])
     assert [each.logprob for each in readings] == [-1.5, -0.5]
@@ -325,44 +366,51 @@ def test_weights_are_the_rules_score_times_the_models_probability() -> None:
 
 
 def test_several_regions_add_up() -> None:
-    apart = score_readings(candidates(0.5, 0.5), [[(-1.0,), (-2.0,)], [(), ()], [(-3.0,), (-0.1,)]])
-    together = score_readings(candidates(0.5, 0.5), [[(-1.0, -3.0), (-2.0, -0.1)]])
+    apart = score_readings(
+        candidates(0.5, 0.5), [[unsure(-1.0), unsure(-2.0)], [NOTHING] * 2, [unsure(-3.0), unsure(-0.1)]]
+    )
+    together = score_readings(candidates(0.5, 0.5), [[unsure(-1.0, -3.0), unsure(-2.0, -0.1)]])
     assert apart == together
 
 
 def test_one_unlikely_token_is_not_lost_among_many_likely_ones() -> None:
     """The first drops lines at one token and copies 400 others; the mean of its tokens is the better one."""
-    dropped, kept = score_readings(candidates(0.5, 0.5), [[(-6.0, *(-0.001,) * 400), (-0.02,) * 20]])
+    dropped, kept = score_readings(candidates(0.5, 0.5), [[unsure(-6.0, *(-0.001,) * 400), unsure(*(-0.02,) * 20)]])
     assert kept.logprob < dropped.logprob
     assert kept.score > dropped.score
 
 
 def test_the_model_can_overrule_the_rules() -> None:
-    readings = score_readings(candidates(0.66, 0.34), [[UNLIKELY, LIKELY]])
-    assert pick_reading(readings) == 1
+    assert pick(candidates(0.66, 0.34), [[UNLIKELY, LIKELY]]) == 1
 
 
 def test_the_rules_can_overrule_a_model_that_is_not_sure() -> None:
-    readings = score_readings(candidates(0.95, 0.05), [[(-1.5,), (-0.9,)]])
-    assert pick_reading(readings) == 0
+    assert pick(candidates(0.95, 0.05), [[unsure(-1.5), unsure(-0.9)]]) == 0
 
 
 def test_two_that_are_nearly_as_good_are_both_in_doubt() -> None:
-    assert pick_reading(score_readings(candidates(0.5, 0.5), [[LIKELY, LIKELY]])) is None
+    assert pick(candidates(0.5, 0.5), [[LIKELY, LIKELY]]) is None
 
 
 def test_what_the_model_would_not_write_is_in_doubt_be_it_the_only_reading() -> None:
-    assert pick_reading(score_readings(candidates(1.0), [[UNLIKELY]])) is None
-    assert pick_reading(score_readings(candidates(1.0), [[LIKELY]])) == 0
-    assert pick_reading(score_readings(candidates(1.0), [[()]])) == 0, "nothing differs, nothing is unlikely"
+    assert pick(candidates(1.0), [[UNLIKELY]]) is None
+    assert pick(candidates(1.0), [[LIKELY]]) == 0
+    assert pick(candidates(1.0), [[NOTHING]]) == 0, "nothing differs, nothing is unlikely"
+
+
+def test_the_only_reading_that_the_model_would_write_is_taken() -> None:
+    assert pick(candidates(0.4, 0.3, 0.3), [[LIKELY, WRITTEN, LIKELY]]) == 1
+    assert pick(candidates(0.4, 0.3, 0.3), [[LIKELY, WRITTEN, WRITTEN]]) is None, "they may differ in another region"
+    assert pick(candidates(0.5, 0.5), [[LIKELY, WRITTEN], [LIKELY, LIKELY]]) is None, "not in every region"
+    assert pick(candidates(0.5, 0.5), [[LIKELY, WRITTEN], [NOTHING] * 2]) == 1
 
 
 def test_the_borders_are_where_they_are_said_to_be() -> None:
-    assert pick_reading([ScoredReading("", LEAST_WEIGHT, -1.0, LEAST_LOGPROB)]) == 0
-    assert pick_reading([ScoredReading("", LEAST_WEIGHT - 1e-6, -1.0, LEAST_LOGPROB)]) is None
-    assert pick_reading([ScoredReading("", LEAST_WEIGHT, -1.0, LEAST_LOGPROB - 1e-6)]) is None
+    assert pick_reading([ScoredReading("", LEAST_WEIGHT, -1.0, LEAST_LOGPROB)], [[LIKELY]]) == 0
+    assert pick_reading([ScoredReading("", LEAST_WEIGHT - 1e-6, -1.0, LEAST_LOGPROB)], [[LIKELY]]) is None
+    assert pick_reading([ScoredReading("", LEAST_WEIGHT, -1.0, LEAST_LOGPROB - 1e-6)], [[LIKELY]]) is None
 
 
 def test_hopeless_readings_do_not_underflow() -> None:
-    readings = score_readings(candidates(0.5, 0.5), [[(-5000.0,), (-9000.0,)]])
+    readings = score_readings(candidates(0.5, 0.5), [[unsure(-5000.0), unsure(-9000.0)]])
     assert [each.score for each in readings] == [1.0, 0.0]
