@@ -2,13 +2,15 @@
 
 The choice names the dtype of the plain weights and of the KV, the dtype of the activations, and the scheme of quantised
 weights. It decides the model's numbers, so it is made once, when a model is loaded, and is part of the fingerprint of
-its KV. It follows from the times of two products of 64 rows, whose ratio is far from the limit on all CPUs that were
-seen: bf16 takes 0.5 times as long as float32 on an AMD EPYC with AVX512-BF16, 3.1 times on the same limited to
-AVX512-VNNI, and 3.8 times limited to AVX2.
+its KV. It follows from the times of three products of 64 rows, whose ratios are far from the limits on all CPUs that
+were seen:
 
-int8 is taken only where it is asked for. It moves the logits more than bf16 does, and a default must not cost a single
-edit, which is measured on half of the cases so far (docs/models.md). The weights are half as large as in bf16, and one
-row and 64 rows take 0.6 to 0.7 times as long.
+    relative to float32                   bf16     int8
+    AMD EPYC with AVX512-BF16             0.52     0.56
+    the same, limited to AVX512-VNNI      3.1      0.56
+    the same, limited to AVX2             3.8      1.06
+
+int8 moves the logits more than bf16 does, and costs no edit (docs/models.md). Its weights are half as large.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import torch
 
 from engine.device import describe_machine
 from engine.layers.decoder_weights import build_fastest
-from engine.layers.linear import Quantization, find_int8_step
+from engine.layers.linear import Int8, Projection, Quantization, find_int8_step
 from engine.weights.parameters import Parameters
 from kernels.atomic_file import replace_file
 from kernels.native import time_in_turns
@@ -41,8 +43,11 @@ ROWS = 64
 SHAPE = (1024, 1536)
 """Of the timed matrix: timed in a tenth of a second where bf16 is emulated."""
 
-QUICK_BF16 = 0.8
-"""bf16 is chosen where it takes at most this share of float32's time."""
+QUICK = 0.8
+"""bf16 is chosen where it takes at most this share of float32's time, or else int8 where it does."""
+
+QUICKER_THAN_BF16 = 3.0
+"""int8 is chosen where bf16 takes so many times as long, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +76,29 @@ def compute_fingerprint(parameters: Parameters, precision: Precision) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ProductTimes:
-    """Seconds of a product of ROWS rows and a matrix of SHAPE, by the dtype of the activations."""
+    """Seconds of a product of ROWS rows and a matrix of SHAPE, by the dtype of the activations, and with int8 weights.
+
+    int8: infinite where its products are not exact.
+    """
 
     bfloat16: float
     float32: float
+    int8: float
 
 
 def measure_products() -> ProductTimes:
-    """Time both products on one core of this machine, in about 0.2 s."""
+    """Time the products on one core of this machine, in about 0.2 s."""
     with torch.inference_mode():
         weight = torch.linspace(-1.0, 1.0, SHAPE[0] * SHAPE[1]).view(SHAPE).bfloat16()
         rows = torch.linspace(-1.0, 1.0, ROWS * SHAPE[1]).view(ROWS, SHAPE[1])
-        narrow, wide = (build_fastest(dtype)(weight, None) for dtype in (torch.bfloat16, torch.float32))
-        return ProductTimes(*time_in_turns([partial(narrow, rows.bfloat16()), partial(wide, rows)]))
+        calls: list[tuple[Projection, torch.Tensor]] = [
+            (build_fastest(torch.bfloat16)(weight, None), rows.bfloat16()),
+            (build_fastest(torch.float32)(weight, None), rows),
+        ]
+        if find_int8_step() is not None:
+            calls.append((Int8(weight, None), rows))
+        seconds = time_in_turns([partial(projection, x) for projection, x in calls])
+    return ProductTimes(*seconds, *[math.inf] * (3 - len(seconds)))
 
 
 def load_or_measure_products(folder: Path | None) -> ProductTimes:
@@ -95,7 +110,11 @@ def load_or_measure_products(folder: Path | None) -> ProductTimes:
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):  # whatever lies there
         kept = json.loads(path.read_text())
         times = ProductTimes(**{name: float(seconds) for name, seconds in kept["seconds"].items()})
-        if kept["machine"] == machine and all(0.0 < each < math.inf for each in asdict(times).values()):
+        if (
+            kept["machine"] == machine
+            and times.int8 > 0.0
+            and all(0.0 < each < math.inf for each in (times.bfloat16, times.float32))
+        ):
             return times
     times = measure_products()
     with suppress(OSError):
@@ -110,7 +129,8 @@ def choose_precision(
     """Return the precision for what was asked; `get_times` is called if that depends on the machine.
 
     `auto` as dtype takes bf16 where the CPU multiplies it quickly, and always on a card. Elsewhere weights and KV are
-    in bf16, and the activations in float32. `auto` as `quantize` does not quantise.
+    in bf16, and the activations in float32; if `quantize` is `auto` too, the weights are in int8 where that is quick.
+    With any other dtype, `auto` does not quantise.
     """
     scheme: Quantization | None = None if quantize == "auto" or quantize == "none" else quantize
     if dtype != "auto":
@@ -120,6 +140,9 @@ def choose_precision(
         return Precision(torch.bfloat16, torch.bfloat16, scheme, f"bfloat16 on {device.type}")
     times = get_times()
     reason = f"{ROWS} rows take {times.bfloat16 / times.float32:.2g} times as long in bfloat16 as in float32"
-    if times.bfloat16 <= QUICK_BF16 * times.float32:
+    if times.bfloat16 <= QUICK * times.float32:
         return Precision(torch.bfloat16, torch.bfloat16, scheme, reason)
+    reason += f", with int8 weights {times.int8 / times.float32:.2g} times"
+    if quantize == "auto" and times.int8 <= min(times.bfloat16 / QUICKER_THAN_BF16, QUICK * times.float32):
+        scheme = "int8"
     return Precision(torch.bfloat16, torch.float32, scheme, reason)

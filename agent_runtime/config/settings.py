@@ -96,7 +96,10 @@ class Settings:
         "auto", "Type that the model computes in; auto is what this machine is quick at, float32 exact.", ALL, MODEL
     )
     quantize: Quantize = declare(
-        "auto", "Store the weights in fewer bits: smaller, less exact; auto: as they are.", ALL, MODEL
+        "auto",
+        "Store the weights in fewer bits; auto: int8 on CPUs that are quick at it and not at bfloat16.",
+        ALL,
+        MODEL,
     )
     adapter: Path | None = declare(
         None, "LoRA adapter (PEFT) to merge into the model.", ALL, MODEL, metavar="DIR", unset="none"

@@ -40,10 +40,11 @@ class LoadOptions:
 
     dtype: of weights, activations and KV; `auto`: what this machine computes quickly. context: limit of prompt and
     answer together, in tokens. adapter: folder of a LoRA adapter (PEFT) to merge. quantize: how to store the weights
-    after that; `auto` and `none`: as they are. max_num_seqs: limit of concurrent edits. kv_gib: memory for their KV in
-    GiB; None: enough for `kv_sequences` of the longest. batch_invariant: an answer has the same bits whatever runs
-    concurrently, which is slower. span_gib: memory in GiB for KV that later edits may reuse (`reuse`). span_disk_gib:
-    disk space in GiB for it, which lasts over restarts; 0 for none. device: where the model runs.
+    after that; `auto`: int8 where `dtype` is `auto` and the CPU is quick at int8 and not at bf16; `none`: as they are.
+    max_num_seqs: limit of concurrent edits. kv_gib: memory for their KV in GiB; None: enough for `kv_sequences` of the
+    longest. batch_invariant: an answer has the same bits whatever runs concurrently, which is slower. span_gib: memory
+    in GiB for KV that later edits may reuse (`reuse`). span_disk_gib: disk space in GiB for it, which lasts over
+    restarts; 0 for none. device: where the model runs.
     """
 
     dtype: Dtype = "auto"

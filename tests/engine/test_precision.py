@@ -18,12 +18,15 @@ from engine.precision import (
     QuantizeChoice,
     choose_precision,
     load_or_measure_products,
+    measure_products,
 )
 
 CPU = torch.device("cpu")
 B16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
-NATIVE = ProductTimes(bfloat16=0.51, float32=1.0)
-EMULATED = ProductTimes(bfloat16=2.2, float32=1.0)
+NATIVE = ProductTimes(bfloat16=0.51, float32=1.0, int8=0.57)
+VNNI = ProductTimes(bfloat16=3.1, float32=1.0, int8=0.65)
+AVX2 = ProductTimes(bfloat16=3.8, float32=1.0, int8=0.97)
+NO_INT8 = ProductTimes(bfloat16=3.8, float32=1.0, int8=math.inf)
 
 
 @pytest.mark.parametrize(
@@ -32,11 +35,13 @@ EMULATED = ProductTimes(bfloat16=2.2, float32=1.0)
         (NATIVE, "auto", B16, None),
         (NATIVE, "none", B16, None),
         (NATIVE, "int8", B16, "int8"),
-        (EMULATED, "auto", F32, None),
-        (EMULATED, "none", F32, None),
-        (EMULATED, "int8", F32, "int8"),
-        (EMULATED, "int4", F32, "int4"),
-        (ProductTimes(bfloat16=1.0, float32=1.0), "auto", F32, None),
+        (VNNI, "auto", F32, "int8"),
+        (VNNI, "none", F32, None),
+        (VNNI, "int4", F32, "int4"),
+        (AVX2, "auto", F32, None),
+        (AVX2, "int8", F32, "int8"),
+        (NO_INT8, "auto", F32, None),
+        (ProductTimes(bfloat16=1.0, float32=1.0, int8=0.5), "auto", F32, None),
     ],
 )
 def test_auto_follows_from_the_times(
@@ -68,21 +73,27 @@ def test_this_machines_times_are_measured_once_and_kept(tmp_path: Path, monkeypa
     folder = tmp_path / "times"
     times = load_or_measure_products(folder)
     assert all(0.0 < each < math.inf for each in (times.bfloat16, times.float32))
-    monkeypatch.setattr(precision, "measure_products", lambda: EMULATED)
+    monkeypatch.setattr(precision, "measure_products", lambda: NO_INT8)
     assert load_or_measure_products(folder) == times
     (file,) = folder.iterdir()
     for damage in ("", "[]", '{"machine": "x"}', file.read_text()[:-9], file.read_text().replace("oneDNN", "other")):
         file.write_text(damage)
-        assert load_or_measure_products(folder) == EMULATED
+        assert load_or_measure_products(folder) == NO_INT8
+    assert load_or_measure_products(folder) == NO_INT8, "an infinite time of int8 is kept, too"
     content = json.loads(file.read_text())
     monkeypatch.undo()
     for damaged in (-1.0, 0.0, math.inf, math.nan):
         file.write_text(json.dumps(content | {"seconds": content["seconds"] | {"float32": damaged}}))
         assert 0.0 < load_or_measure_products(folder).float32 < math.inf
-    monkeypatch.setattr(precision, "measure_products", lambda: EMULATED)
-    assert load_or_measure_products(None) == EMULATED
+    monkeypatch.setattr(precision, "measure_products", lambda: NO_INT8)
+    assert load_or_measure_products(None) == NO_INT8
 
 
 def test_without_a_folder_that_can_be_written_they_are_measured_each_time(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert load_or_measure_products(tmp_path / "file" / "times").float32 > 0.0
+
+
+def test_the_int8_product_is_left_out_where_it_is_not_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "find_int8_step", lambda: None)
+    assert measure_products().int8 == math.inf

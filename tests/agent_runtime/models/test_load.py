@@ -255,7 +255,7 @@ def test_an_adapter_is_merged_with_the_files_own_precision_and_leaves_no_copy(
     save_file({f"{prefix}.lora_A.weight": down, f"{prefix}.lora_B.weight": up}, tmp_path / "adapter_model.safetensors")
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 4}))
     settings = ModelSettings(tmp_path / "cache")
-    adapted = open_model(str(smollm2.path), settings, LoadOptions(context=256, adapter=tmp_path))
+    adapted = open_model(str(smollm2.path), settings, LoadOptions(context=256, adapter=tmp_path, quantize="none"))
     stored = smollm2.gguf.read(f"{module}.weight")
     merged = adapted.engine.model.weights.layers[0].attention_out(torch.eye(576, dtype=torch.bfloat16)).T
     assert torch.equal(merged, (stored + 2.0 * (up @ down)).bfloat16())
