@@ -190,6 +190,7 @@ class CopyPlan:
         self._sources = sources
         self._resync = resync
         self._before = list(before)
+        self._output_end = sources.texts.starts[sources.output] + len(sources.texts.output)
         self._next_place: int | None = None
         self._after_change: int | None = None
         self._held_back: int | None = None  # the last token of a block that was copied, if there was one
@@ -261,7 +262,7 @@ class CopyPlan:
             self._held_back = start if place <= start else None
             return max(place, start), After.CONTINUATION
         if number == self._sources.output:
-            return min(place + MAX_OUTPUT_COPY, texts.end_of(place)), After.END
+            return min(place + MAX_OUTPUT_COPY, self._output_end), After.END
         if number == self.cursor.guide or place >= texts.ends[number]:
             return texts.ends[number], After.END
         guide = self._sources.hunks[self.cursor.guide]

@@ -177,6 +177,16 @@ texts_of_code = st.one_of(toy_ids, code.map(lambda lines: encode("".join(lines))
     max_tokens=6,
     knows_bytes=True,
 )
+@example(  # what was written after the plan began was copied, if the plan was extended only then
+    merges=[],
+    original=[],
+    update=[],
+    prediction=None,
+    output=[11, 33, 28, 16, 17, 33, 28, 16, 17, 33, 28, 16, 17, 33],
+    strides=[2, 7],
+    max_tokens=1,
+    knows_bytes=True,
+)
 def test_whatever_is_written_the_draft_is_made_of_the_sources_and_not_of_how_the_output_came(
     merges: list[list[int]],
     original: list[int],
