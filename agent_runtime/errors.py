@@ -47,7 +47,7 @@ from typing import ClassVar
 from rapidfuzz import process
 from rapidfuzz.distance import OSA, JaroWinkler
 
-from agent_runtime.types import Reason
+from agent_runtime.types import Reason, Usage
 
 
 class HunkError(Exception):
@@ -59,6 +59,8 @@ class HunkError(Exception):
     """Stable short name; the last part of the problem's `type` URI."""
     retry_after_s: float | None = None
     """Seconds until the same request may succeed; None if waiting does not help."""
+    usage: Usage | None = None
+    """What the model computed before; None if it was not asked, or that is not known."""
 
 
 class BadRequest(HunkError):

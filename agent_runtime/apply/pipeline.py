@@ -261,7 +261,9 @@ class Applier:
                 if can_write
                 else f"The model is sure of no reading, and min_certainty '{least}' refuses what it would write."
             )
-            raise make_refusal([build_uncertain_reason(by_rule, why, task.text, request.path)])
+            refusal = make_refusal([build_uncertain_reason(by_rule, why, task.text, request.path)])
+            refusal.usage = made.usage
+            raise refusal
         return Outcome(
             made.text,
             "model",

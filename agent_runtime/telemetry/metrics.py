@@ -55,8 +55,8 @@ class RequestOutcome:
 
     @classmethod
     def from_fault(cls, route: str, tenant: str, fault: HunkError) -> Self:
-        """Return the outcome of a request that failed."""
-        return cls(route, tenant, fault.kind)
+        """Return the outcome of a request that failed, perhaps after the model was asked."""
+        return cls(route, tenant, fault.kind, fault.usage or Usage())
 
 
 class Observer:

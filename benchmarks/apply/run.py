@@ -11,7 +11,7 @@ from typing import Any
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import EditRefused, HunkError, UnknownModel
-from agent_runtime.types import CERTAINTIES, ApplyRequest, ApplyResult, FileResult, Options, PatchRequest
+from agent_runtime.types import CERTAINTIES, ApplyRequest, ApplyResult, FileResult, Options, PatchRequest, Usage
 from benchmarks.cases import AnyCase, Case, PatchCase, count_lines
 from benchmarks.scoring import Outcome, judge
 from editor import codec
@@ -148,15 +148,21 @@ def _describe_refusal(case: AnyCase, options: Options, fault: HunkError) -> Row:
         outcome=outcome,
         reason=reasons[0].code if reasons else type(fault).__name__,
         detail=reasons[0].reason if reasons else str(fault),
-        asked_model=options.mode == "model" and not isinstance(fault, EditRefused),
+        asked_model=fault.usage is not None or (options.mode == "model" and not isinstance(fault, EditRefused)),
+        usage={} if fault.usage is None else _count_usage(fault.usage),
     )
+
+
+def _count_usage(usage: Usage) -> dict[str, int]:
+    names = ("prompt", "cached", "completion", "drafted", "accepted", "forwards")
+    return {name: getattr(usage, name) for name in names}
 
 
 def _list_candidates(case: Case) -> list[str]:
     """Return the texts of the readings that a refusal shows as diffs; they come from the rules alone."""
     source = codec.decode(case.original.encode())
     try:
-        found = merge(source.text, parse(case.edit, case.format), find_language(case.path))
+        found = merge(source.text, parse(case.edit, case.format), find_language(case.path), (case.instruction,))
     except EditSyntaxError:
         return []
     texts = [one.text for one in found.candidates] if isinstance(found, Unresolved) else []
@@ -176,8 +182,7 @@ def _describe_result(case: AnyCase, result: ApplyResult) -> Row:
         detail="; ".join(checks.values()),
         failed_checks=tuple(checks),
         asked_model=bool(asked),
-        usage={name: getattr(result.usage, name) for name in ("prompt", "cached", "completion", "drafted", "accepted")}
-        | {"forwards": result.usage.forwards},
+        usage=_count_usage(result.usage),
         timings=result.timings,
         scope=", ".join(file.scope.kind for file in asked if file.scope is not None),
         scope_lines=sum(file.scope.lines for file in asked if file.scope is not None),

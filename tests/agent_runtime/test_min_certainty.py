@@ -225,6 +225,7 @@ def test_a_model_in_doubt_is_not_asked_to_write(undecided: None, options: dict[s
     assert "The model is sure of no reading" in reason.reason
     assert reason.reason.endswith(advice)
     assert merger.num_written == 0
+    assert refused.value.usage == Usage(prompt=10, recomputed=10, forwards=1), "what it computed is not lost"
 
 
 @pytest.mark.parametrize("options", [{"decide": "score"}, {"min_certainty": "model"}], ids=str)

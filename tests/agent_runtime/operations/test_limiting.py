@@ -252,6 +252,16 @@ def test_a_tenant_that_has_used_its_tokens_waits_and_so_do_its_edits_by_rule() -
         assert "tokens a minute" in refused.json()["detail"]
 
 
+def test_what_a_model_in_doubt_has_computed_is_charged() -> None:
+    lazy = {
+        "original": "".join(f"def {name}():\n    timeout = 10\n    return timeout\n\n\n" for name in "abc"),
+        "edit": "# ... existing code ...\n    timeout = 30\n# ... existing code ...\n",
+        "path": "a.py",
+    }  # 10 tokens
+    with serving(ScriptedMerger(choice=None), change=limited(TenantLimits(tokens_per_minute=5))) as url:
+        assert [post(url, lazy).status_code for _ in range(2)] == [422, 429]
+
+
 class Priorities(ScriptedMerger):
     """Notes with which priority it is asked."""
 
