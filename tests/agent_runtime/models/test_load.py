@@ -257,7 +257,8 @@ def test_an_adapter_is_merged_with_the_files_own_precision_and_leaves_no_copy(
     settings = ModelSettings(tmp_path / "cache")
     adapted = open_model(str(smollm2.path), settings, LoadOptions(context=256, adapter=tmp_path, quantize="none"))
     stored = smollm2.gguf.read(f"{module}.weight")
-    merged = adapted.engine.model.weights.layers[0].attention_out(torch.eye(576, dtype=torch.bfloat16)).T
+    weights = adapted.engine.model.weights
+    merged = weights.layers[0].attention_out(torch.eye(576, dtype=weights.dtype)).T.bfloat16()
     assert torch.equal(merged, (stored + 2.0 * (up @ down)).bfloat16())
     assert written(adapted) != from_gguf
     assert not (settings.cache_dir / "converted").exists()
