@@ -44,10 +44,10 @@ SHAPE = (1024, 1536)
 """Of the timed matrix: timed in a tenth of a second where bf16 is emulated."""
 
 QUICK = 0.8
-"""bf16 is chosen where it takes at most this share of float32's time, or else int8 where it does."""
+"""The largest share of float32's time with which bf16 is chosen, and int8 where bf16 is not."""
 
 QUICKER_THAN_BF16 = 3.0
-"""int8 is chosen where bf16 takes so many times as long, too."""
+"""int8 is chosen only where bf16 takes at least so many times as long as int8."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ class ModelChoice:
 
     number: its index in `by_rule.candidates`; None if no candidate is likely enough and the model may not write.
     readings: the scored candidates, in their order: the first of those that pass the checks. confidence: the share of
-    the chosen one in the weight of all.
+    the chosen one in the weight of all; those that were not scored count as if they were as probable to the model.
     """
 
     number: int | None

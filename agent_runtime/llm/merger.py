@@ -176,11 +176,13 @@ class ModelMerger:
             return ModelChoice(None, (), Usage(), timings.by_phase, describe_scope(scope))
         valid = [candidates[at] for at in numbers]
         scores = self._score_candidates(task, scope, valid, context, progress, run, timings)
-        readings = score_readings(valid[: len(scores[0])], scores)
+        scored = valid[: len(scores[0])]
+        readings = score_readings(scored, scores)
+        share = sum(each.score for each in scored) / sum(each.score for each in valid)
         usage = sum_usage([convert_usage(result.usage) for result in run.results])
         best = pick_reading(readings, scores)
         if best is not None or not may_write:
-            number, confidence = (None, None) if best is None else (numbers[best], readings[best].score)
+            number, confidence = (None, None) if best is None else (numbers[best], share * readings[best].score)
             return ModelChoice(number, readings, usage, timings.by_phase, describe_scope(scope), confidence)
         made = self.merge(task, context, progress)
         timings.add(made.timings)

@@ -139,7 +139,8 @@ def test_the_reading_that_the_model_would_write_is_taken_byte_for_byte(merger: M
     file = result.file
     assert file.merged == PART_MERGED
     assert (result.status, file.method, file.certainty) == ("merged", "model", "scored")
-    assert file.confidence == file.readings[0].score
+    assert file.confidence is not None
+    assert 0.5 < file.confidence < file.readings[0].score == 1.0, "others were not scored"
     assert file.readings[0].why == "1 changed from line 2 on"
     assert -1.0 < file.readings[0].logprob < 0.0
     assert file.scope is not None
@@ -189,6 +190,8 @@ def test_the_others_are_not_scored_where_the_model_would_write_the_first(merger:
         assert isinstance(choice, ModelChoice)
         assert choice.number == candidates_.index(right)
         assert [reading.why for reading in choice.readings] == scored
+        assert choice.confidence is not None
+        assert (choice.confidence == 0.5) == (len(scored) == 1), "what was not scored counts"
 
 
 def test_in_doubt_the_model_writes_the_merge_and_all_is_counted(
