@@ -110,6 +110,10 @@ def _resolve_device(options: LoadOptions) -> torch.device:
     return device
 
 
+CARD_LIMITS = {"max_batched_tokens": 4096, "prefill_beside_decodes": 1024}
+"""Limits of the scheduler on a card, which is filled by more rows than a CPU."""
+
+
 def _make_engine_config(options: LoadOptions, cache_dir: Path) -> EngineConfig:
     """Return the engine's configuration; raises BadRequest for sizes that are not possible."""
     disk = options.span_disk_gib > 0
@@ -118,8 +122,9 @@ def _make_engine_config(options: LoadOptions, cache_dir: Path) -> EngineConfig:
         return EngineConfig(
             options.context,
             None if options.kv_gib is None else _to_bytes(options.kv_gib),
-            scheduler=SchedulerConfig(max_num_seqs=options.max_num_seqs),
+            scheduler=_make_scheduler_config(options),
             kv_sequences=options.kv_sequences,
+            kv_share=options.kv_share,
             pass_times_dir=cache_dir / "pass-times",
             batch_invariant=options.batch_invariant,
             span_bytes=_to_bytes(span_gib),
@@ -132,6 +137,18 @@ def _make_engine_config(options: LoadOptions, cache_dir: Path) -> EngineConfig:
         )
     except ValueError as error:
         raise BadRequest(str(error)) from error
+
+
+def _make_scheduler_config(options: LoadOptions) -> SchedulerConfig:
+    """Return the limits as the options have them; those that are None are larger on a card than on a CPU."""
+    asked = {
+        "max_batched_tokens": options.max_batched_tokens,
+        "prefill_beside_decodes": options.prefill_beside_decodes,
+    }
+    limits = (CARD_LIMITS if options.device.startswith("cuda") else {}) | {
+        name: value for name, value in asked.items() if value is not None
+    }
+    return SchedulerConfig(max_num_seqs=options.max_num_seqs, **limits)
 
 
 def _to_bytes(gib: float) -> int:

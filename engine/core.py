@@ -4,13 +4,17 @@ thread.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import torch
 
 from engine.batch_invariant import InvariantDecoder
 from engine.decoder import Decoder
-from engine.device import use_device
+from engine.device import check_device, use_device
 from engine.engine_config import EngineConfig
 from engine.errors import DeadlineExceeded, DoesNotFit, EngineError, EngineFault, RequestError
 from engine.kv_cache import KVPages, root_key
@@ -29,6 +33,8 @@ from engine.speculation.draft_state import DraftState
 from engine.types import GenerationRequest, GenerationStep, Output, Proposer, SourceUsage
 from kernels.tuner import use_folder
 
+log = logging.getLogger(__name__)
+
 
 def build_runner(model: Decoder, config: EngineConfig) -> tuple[KVPool, KVReuse | None, ModelRunner]:
     """Allocate the KV pool and build the KV reuse (if configured) and the model runner over it.
@@ -36,8 +42,11 @@ def build_runner(model: Decoder, config: EngineConfig) -> tuple[KVPool, KVReuse 
     Raises EngineError if there is no memory for them, ValueError if the pool would hold no page.
     """
     device, dtype = model.weights.device, model.weights.kv_dtype
-    num_pages = config.num_pages(page_bytes(model.config, config.page_size, dtype))
     by_kernels = can_run_kernels(model, config)
+    if by_kernels and device.type == "cuda" and config.kv_share is not None and config.kv_bytes is None:
+        with use_device(device):
+            config = replace(config, kv_bytes=_choose_kv_bytes(model, config, config.kv_share))
+    num_pages = config.num_pages(page_bytes(model.config, config.page_size, dtype))
     num_spare = NUM_SPARE_PAGES if by_kernels else 0
     pool = KVPool(model.config, num_pages, config.page_size, device, dtype, num_spare)
     reuse = build_kv_reuse(config, model, pool)
@@ -46,6 +55,39 @@ def build_runner(model: Decoder, config: EngineConfig) -> tuple[KVPool, KVReuse 
     if config.kernels_dir is not None:
         use_folder(config.kernels_dir)
     return pool, reuse, KernelRunner(model, pool, reuse, config.most_graphs)
+
+
+NUM_PASS_RESERVES = 2
+"""Memory of the largest pass that is left beside the KV: for the pass, and for what graphs keep."""
+
+
+def _choose_kv_bytes(model: Decoder, config: EngineConfig, share: float) -> int:
+    """Run the largest pass of the scheduler once, and return the bytes that a card has for KV beside it.
+
+    Raises EngineError if that is less than a page.
+    """
+    num_rows = max(config.scheduler.max_batched_tokens, config.scheduler.max_drafted + 1)
+    num_rows = min(num_rows, config.max_seq_len, model.config.max_positions)
+    device, dtype = model.weights.device, model.weights.kv_dtype
+    pool = KVPool(model.config, -(-num_rows // config.page_size), config.page_size, device, dtype, NUM_SPARE_PAGES)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    KernelRunner(model, pool, None).measure(num_rows)
+    pass_bytes = torch.cuda.max_memory_allocated(device) - before
+    del pool
+    torch.cuda.empty_cache()
+    free_bytes, _ = torch.cuda.mem_get_info(device)
+    kv_bytes = int(share * free_bytes) - NUM_PASS_RESERVES * pass_bytes - config.span_bytes
+    if kv_bytes < page_bytes(model.config, config.page_size, dtype):
+        raise EngineError(
+            f"the card has {free_bytes / 1e9:.1f} GB left beside the weights, and a pass over {num_rows} tokens takes "
+            f"{pass_bytes / 1e9:.1f} GB: there is no memory for KV"
+        )
+    log.info(
+        "the card has %.1f GB left; a pass over %d tokens takes %.2f GB, and KV gets %.1f GB",
+        free_bytes / 1e9, num_rows, pass_bytes / 1e9, kv_bytes / 1e9,
+    )  # fmt: skip
+    return kv_bytes
 
 
 _RowsResult = tuple[StepRows, Verification | EngineFault | None]
@@ -261,12 +303,14 @@ class EngineCore:
     def _run_rows(self, all_rows: list[StepRows]) -> list[_RowsResult]:
         """Run one pass. If it raises, run each sequence in a pass of its own; those whose own pass raises have failed.
 
-        A pass can be repeated, because it writes only to slots that are not committed.
+        A pass can be repeated, because it writes only to slots that are not committed. Raises DeviceLost if the card
+        can run no further pass.
         """
         try:
             self.num_passes += 1
             return list(zip(all_rows, self._runner.run(all_rows, self.pages), strict=True))
         except Exception as error:  # noqa: BLE001 -- most likely out of memory; the engine goes on
+            check_device(self._pool.device)
             if len(all_rows) == 1:
                 return [(rows, _make_fault(error)) for rows in all_rows]
         return [result for rows in all_rows for result in self._run_rows([rows])]

@@ -10,8 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from engine.errors import DeviceError
+from engine.errors import DeviceError, DeviceLost
 
 NAMES = re.compile(r"cpu|mps|cuda(:\d+)?")
 
@@ -49,6 +50,21 @@ def use_device(device: torch.device) -> AbstractContextManager[object]:
     thread.
     """
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def check_device(device: torch.device) -> None:
+    """Wait for a card; raises DeviceLost if that fails. Other devices cannot be lost."""
+    if device.type != "cuda":
+        return
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError as error:
+        raise DeviceLost(f"the card {device} is lost to this process: {str(error).splitlines()[0]}") from error
+
+
+def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor of the host to the device; a card's work is not waited for."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def describe_machine(device: torch.device) -> str:

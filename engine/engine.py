@@ -101,6 +101,11 @@ class Engine:
         """
         return self._worker.call(_stats).result()
 
+    @property
+    def fault(self) -> Exception | None:
+        """What broke the engine for good, such as DeviceLost; None while it runs and after `close`."""
+        return self._worker.fault
+
     def forget_cached(self) -> None:
         """Drop all KV that is only kept for later requests; raises EngineClosed."""
         self._worker.call(lambda core: core.forget_cached()).result()

@@ -62,7 +62,9 @@ class EngineConfig:
     """Sizes and options of one engine; raises ValueError for values that make no sense.
 
     max_seq_len: the most tokens of prompt and output together. kv_bytes: memory for keys and values, allocated at the
-    start (None: for `kv_sequences` of `max_seq_len`, or for as many as may run if those are fewer). page_size: tokens
+    start (None: for `kv_sequences` of `max_seq_len`, or for as many as may run if those are fewer). kv_share: on a
+    card, if `kv_bytes` is None, the share of the free memory that keys and values, graphs and the largest pass take
+    together; the largest pass is run once to measure it. page_size: tokens
     of a page; prefixes are shared to the token whatever it is. pass_times_dir: a folder for measured step times, by
     which the engine chooses draft lengths, one file for each model and machine; if it has none, they are measured at
     the start, in a second. None: default times, so that equal requests take equal passes. batch_invariant: a token's
@@ -82,6 +84,7 @@ class EngineConfig:
     page_size: int = 32
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     kv_sequences: int = 2
+    kv_share: float | None = None
     pass_times_dir: Path | None = None
     batch_invariant: bool = False
     span_bytes: int = 0
@@ -103,6 +106,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
+        if self.kv_share is not None and not 0.0 < self.kv_share <= 1.0:
+            raise ValueError(f"kv_share is {self.kv_share}; it is a share of the free memory, in (0, 1]")
         if self.max_seq_len < 2:
             raise ValueError("max_seq_len is 1; a prompt and an output need a token each")
 

@@ -2,6 +2,7 @@
 
 EngineError
 ├── DeviceError             this machine has no such device
+├── DeviceLost              the card answers nothing any more; only a new process can use it
 ├── WeightsError            a model file cannot be read, or its architecture is not supported
 ├── RequestError            a request that cannot be served (too long, invalid sampling values)
 │   └── DoesNotFit          the prompt, or prompt and answer, exceed the context or the KV pool
@@ -23,6 +24,10 @@ class EngineError(Exception):
 
 class DeviceError(EngineError):
     """The requested device is not available; the message says what to do."""
+
+
+class DeviceLost(EngineError):
+    """The card's context is dead: after an illegal access or an assert on the card every later call of it fails."""
 
 
 class WeightsError(EngineError):

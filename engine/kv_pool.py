@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.config import ModelConfig
+from engine.device import copy_to_device
 from engine.errors import EngineError
 from engine.kv_cache import PageCopy
 from kernels.attention import Run, RunTable
@@ -74,7 +75,7 @@ class KVPool:
 
     def move(self, sources: Sequence[SlotRange], targets: Sequence[SlotRange]) -> None:
         """Copy the content of some slots to as many others, in every layer; the two may overlap."""
-        source, target = (_copy_to_device(_list_slots(each), self.device) for each in (sources, targets))
+        source, target = (copy_to_device(_list_slots(each), self.device) for each in (sources, targets))
         move_layers(self.keys, self.values, source, target)
 
     def view(self, reads: Sequence[Sequence[SlotRange]], writes: Sequence[Sequence[SlotRange]]) -> PoolView:
@@ -146,11 +147,6 @@ class PoolView:
 
 def _list_slots(ranges: Iterable[SlotRange]) -> Tensor:
     return torch.cat([torch.arange(first, last) for first, last in ranges])
-
-
-def _copy_to_device(slots: Tensor, device: torch.device) -> Tensor:
-    """Copy to the device; a card's work is not waited for."""
-    return slots.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else slots.to(device)
 
 
 def _count_slots(ranges: Sequence[SlotRange]) -> int:

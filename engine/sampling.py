@@ -31,6 +31,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.device import copy_to_device
 from engine.errors import NumericFault, RequestError
 from engine.types import GenerationRequest, TokenLogprob
 from kernels.accept import TopTokens
@@ -228,6 +229,37 @@ def compute_distribution(row: Row, request: GenerationRequest) -> tuple[Ids | No
     return ids, weights
 
 
+def hide_unlikely(logits: Tensor, requests: Sequence[GenerationRequest]) -> None:
+    """Set to -inf what a request's top-k, top-p and min-p leave out, in place and without waiting for the device.
+
+    logits: [num_rows, vocab_size]; row i is one of `requests[i]`, whose temperature is above 0. What stays is what
+    `compute_distribution` keeps. A row whose largest logit is not finite stays as it is.
+    """
+    width = logits.shape[1]
+
+    def column(values: Sequence[float], dtype: torch.dtype) -> Tensor:
+        return copy_to_device(torch.tensor(values, dtype=dtype)[:, None], logits.device)
+
+    temperatures = column([max(each.temperature, LEAST_TEMPERATURE) for each in requests], torch.float32)
+    num_kept = column([each.top_k if 0 < each.top_k < width else width for each in requests], torch.int64)
+    shares = column([each.top_p if each.top_p < 1.0 else math.inf for each in requests], torch.float64)
+    least = column([each.min_p for each in requests], torch.float32)
+    scores = logits.float()
+    ranked = scores.sort(dim=1, descending=True).values
+    top = ranked[:, :1]
+    least_score = ranked.gather(1, num_kept - 1)
+    in_top = scores >= least_score
+    weights = torch.where(in_top, ((scores - top) / temperatures).exp(), 0.0)
+    descending = torch.where(ranked >= least_score, ((ranked - top) / temperatures).exp(), 0.0)
+    mass = descending.cumsum(dim=1, dtype=torch.float64)
+    num_kept = torch.searchsorted(mass, shares * mass[:, -1:]).clamp(max=width - 1) + 1
+    border = descending.gather(1, num_kept - 1)
+    is_more, is_equal = weights > border, weights == border
+    num_equal = num_kept - is_more.sum(dim=1, keepdim=True)
+    stays = in_top & (is_more | (is_equal & (is_equal.cumsum(dim=1) <= num_equal))) & (weights >= least)
+    logits.masked_fill_(~stays & top.isfinite(), -math.inf)
+
+
 def _keep(ids: Ids | None, weights: Row, places: Ids) -> tuple[Ids, Row]:
     return places if ids is None else ids[places], weights[places]
 
@@ -256,10 +288,19 @@ class Sampler:
         self._penalty = RepetitionPenalty(penalty, request.prompt_ids) if penalty != 1.0 else None
 
     @property
+    def request(self) -> GenerationRequest:
+        """The request whose tokens are chosen."""
+        return self._request
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether the request needs more of a row than its next token, or changes its logits."""
+        return self._request.logprobs is not None or self._bias is not None or self._penalty is not None
+
+    @property
     def is_plain_greedy(self) -> bool:
         """Whether the most likely token of each row is all that the request needs, after forced ones."""
-        request = self._request
-        return request.temperature == 0.0 and request.logprobs is None and not (self._bias or self._penalty)
+        return self._request.temperature == 0.0 and not self.needs_rows
 
     def choose(self, logits: Tensor, output_ids: Sequence[int], draft: Sequence[int]) -> Choice:
         """Return the next token after each row, as far as they follow the draft, and the first one that differs from

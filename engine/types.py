@@ -221,6 +221,11 @@ class GenerationRequest:
             raise RequestError(f"a logit bias is outside [-{LARGEST_BIAS}, {LARGEST_BIAS}]")
 
     @property
+    def is_filtered(self) -> bool:
+        """Whether some tokens are never drawn."""
+        return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
+
+    @property
     def prompt_ids(self) -> Sequence[int]:
         """The prompt as token ids. Raises RequestError if it is text."""
         if isinstance(self.prompt, str):

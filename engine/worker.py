@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from engine.errors import Cancelled, EngineClosed, EngineError, EngineFault
+from engine.errors import Cancelled, DeviceLost, EngineClosed, EngineError, EngineFault
 from engine.types import GenerationRequest, GenerationResult, GenerationStep, Output, Proposer
 
 EXIT_SECONDS = 10.0
@@ -80,6 +80,11 @@ class Worker(Generic[C]):
         weakref.finalize(self, self._loop.post, self._loop.stop).atexit = False
         self._thread.start()
 
+    @property
+    def fault(self) -> Exception | None:
+        """What ended the worker, if `close` did not."""
+        return self._loop.fault
+
     def submit(self, ticket: Ticket, request: GenerationRequest, proposer: Proposer | None) -> Future[None]:
         """Have the core add a request before its next step; the future raises the core's error. Raises EngineClosed."""
         return self.call(partial(self._loop.admit, ticket, request, proposer))
@@ -117,7 +122,7 @@ class _Loop(Generic[C]):
         self._gate = threading.Lock()  # no call enters the inbox after it was last read
         self._closed = False
         self._stopping = False
-        self._fault: Exception | None = None
+        self.fault: Exception | None = None
 
     def run(self) -> None:
         """Run calls and steps until the loop is stopped."""
@@ -125,7 +130,7 @@ class _Loop(Generic[C]):
             while not self._stopping:
                 self._run_once()
         except Exception as fault:  # noqa: BLE001 -- the outermost loop of this thread: later callers are told
-            self._fault = fault
+            self.fault = fault
         finally:
             self._shut_down()
 
@@ -139,6 +144,8 @@ class _Loop(Generic[C]):
             assert self._core.has_pending_work() or not left, f"no work is left and {left} requests have no end"
         except Exception as fault:
             self._fail_all(partial(_make_fault, fault))
+            if isinstance(fault, DeviceLost):
+                raise
             self._core.reset()
             if self._core.has_pending_work():
                 raise
@@ -183,9 +190,9 @@ class _Loop(Generic[C]):
             self._core.close()
 
     def _make_closed_error(self) -> EngineClosed:
-        if self._fault is None:
+        if self.fault is None:
             return EngineClosed("the engine is closed; it takes no more requests")
-        return _attach_cause(EngineClosed(f"the engine broke down and is closed: {self._fault}"), self._fault)
+        return _attach_cause(EngineClosed(f"the engine broke down and is closed: {self.fault}"), self.fault)
 
     def admit(self, ticket: Ticket, request: GenerationRequest, proposer: Proposer | None, core: C) -> None:
         """In the thread: have the core add the request."""

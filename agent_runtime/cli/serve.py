@@ -91,13 +91,17 @@ def serve_command(resolved: ResolvedSettings) -> None:
             timeout_graceful_shutdown=ANSWER_SECONDS,
             **make_connection_settings(settings.max_connections),
         )
-        server = DrainingServer(config, parts.drain, settings.drain, slot.close, log.finish)
+        server = DrainingServer(
+            config, parts.drain, settings.drain, slot.close, log.finish, lambda: slot.has_broken_down
+        )
         server.run(sockets=[listener])
     if traces is not None:
         traces.shutdown()
     log.finish()
     if faults:
         raise faults[0]
+    if slot.has_broken_down:
+        slot.get_loaded()  # raises the reason
     exit_process(server.exit_code)
 
 

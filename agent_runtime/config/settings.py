@@ -109,7 +109,31 @@ class Settings:
         DEFAULT_NUM_SEQS, "Edits that the model works on at once.", SERVE, MODEL, least=1, most=512
     )
     kv_gib: float | None = declare(
-        None, "GiB of memory for keys and values.", SERVE, MODEL, metavar="GIB", least=0.0, unset="two full contexts"
+        None,
+        "GiB of memory for keys and values.",
+        SERVE,
+        MODEL,
+        metavar="GIB",
+        least=0.0,
+        unset="two full contexts; on a GPU what is free",
+    )
+    max_batched_tokens: int | None = declare(
+        None,
+        "Most tokens of a forward pass.",
+        SERVE,
+        MODEL,
+        metavar="TOKENS",
+        least=1,
+        unset="512; 4096 on a GPU",
+    )
+    prefill_beside_decodes: int | None = declare(
+        None,
+        "Most prompt tokens of a pass in which other edits are being written; it bounds how long those wait.",
+        SERVE,
+        MODEL,
+        metavar="TOKENS",
+        least=1,
+        unset="256; 1024 on a GPU",
     )
 
     reuse: ReuseName = declare("exact", "Which KV of earlier edits is reused; fast and turbo approximate.", ALL, REUSE)

@@ -19,7 +19,7 @@ import platformdirs
 
 from agent_runtime.config.settings import PREFIX, SETTINGS, Setting, Settings
 from agent_runtime.errors import BadRequest, find_nearest
-from agent_runtime.models.config import DEFAULT_SPAN_GIB, SMALL_SPAN_GIB, LoadOptions, ModelSettings
+from agent_runtime.models.config import DEFAULT_SPAN_GIB, KV_SHARE, SMALL_SPAN_GIB, LoadOptions, ModelSettings
 
 VARIABLE = "HUNK_CONFIG"
 """Names the file in place of the usual one; empty: none is read."""
@@ -238,7 +238,10 @@ def make_service_options(values: Settings) -> LoadOptions:
         context=values.context,
         max_num_seqs=values.max_num_seqs,
         kv_gib=values.kv_gib,
+        max_batched_tokens=values.max_batched_tokens,
+        prefill_beside_decodes=values.prefill_beside_decodes,
         kv_sequences=2,
+        kv_share=KV_SHARE,
         span_gib=span_gib,
         span_disk_gib=values.span_disk if span_gib else 0.0,
     )

@@ -188,6 +188,10 @@ class Merger(Protocol):
     def chat(self) -> ChatModel:
         """Return the same model for chats."""
 
+    @property
+    def fault(self) -> Exception | None:
+        """What broke the model for good; None while it can answer. Never waits."""
+
     def stats(self) -> EngineStats | None:
         """Return the engine's statistics, None if there is no engine; waits for a step of the model."""
 
@@ -257,7 +261,14 @@ class ModelSlot:
             raise self._fault
         if self._merger is None:
             raise ModelUnavailable(f"model {self.name} is still being loaded; try again in some seconds")
+        if self._merger.fault is not None:
+            raise ModelUnavailable(f"model {self.name} broke down and has to be started anew: {self._merger.fault}")
         return self._merger
+
+    @property
+    def has_broken_down(self) -> bool:
+        """Whether the model was loaded and can answer nothing any more."""
+        return self._merger is not None and self._merger.fault is not None
 
     def chat(self) -> ChatModel:
         """Return the model for chats; raises what `get` raises."""
@@ -265,8 +276,8 @@ class ModelSlot:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the model is loaded."""
-        return self._merger is not None and self._fault is None
+        """Whether the model is loaded and works."""
+        return self._merger is not None and self._merger.fault is None and self._fault is None
 
     def stats(self) -> EngineStats | None:
         """Return the engine's statistics, None if there is no engine; waits for a step of the model."""
@@ -313,6 +324,7 @@ class ModelOnDemand(ModelSlot):
         """Return the model; raises what loading raises."""
         with self._loading:
             if not self.is_ready:
+                self._merger = None  # one that broke down is freed before it is loaded anew
                 try:
                     return self.load()
                 except HunkError:

@@ -121,6 +121,11 @@ class ModelMerger:
         """Return the same model for chats."""
         return self._chat
 
+    @property
+    def fault(self) -> Exception | None:
+        """What broke the engine for good."""
+        return self._loaded.engine.fault
+
     def stats(self) -> EngineStats | None:
         """Return the engine's statistics, None once it is closed."""
         try:

@@ -27,6 +27,9 @@ DEFAULT_NUM_SEQS = 64
 DEFAULT_SPAN_GIB = 1.0
 """Memory of a service for reusable KV: 37,000 tokens of the 1.5B model, 87,000 of the 0.5B."""
 
+KV_SHARE = 0.9
+"""Share of a card's free memory that a service takes."""
+
 SMALL_SPAN_GIB = 0.25
 """The same for a service whose edits are exact unless they ask for more."""
 
@@ -42,9 +45,11 @@ class LoadOptions:
     answer together, in tokens. adapter: folder of a LoRA adapter (PEFT) to merge. quantize: how to store the weights
     after that; `auto`: int8 where `dtype` is `auto` and the CPU is quick at int8 and not at bf16; `none`: as they are.
     max_num_seqs: limit of concurrent edits. kv_gib: memory for their KV in GiB; None: enough for `kv_sequences` of the
-    longest. batch_invariant: an answer has the same bits whatever runs concurrently, which is slower. span_gib: memory
-    in GiB for KV that later edits may reuse (`reuse`). span_disk_gib: disk space in GiB for it, which lasts over
-    restarts; 0 for none. device: where the model runs.
+    longest. kv_share: on a card, the share of the free memory that KV gets if `kv_gib` is None. max_batched_tokens,
+    prefill_beside_decodes: see `SchedulerConfig`; None: as many as suit the device. batch_invariant: an answer has the
+    same bits whatever runs concurrently, which is slower. span_gib: memory in GiB for KV that later edits may reuse
+    (`reuse`). span_disk_gib: disk space in GiB for it, which lasts over restarts; 0 for none. device: where the model
+    runs.
     """
 
     dtype: Dtype = "auto"
@@ -54,6 +59,9 @@ class LoadOptions:
     max_num_seqs: int = DEFAULT_NUM_SEQS
     kv_gib: float | None = None
     kv_sequences: int = 2
+    kv_share: float | None = None
+    max_batched_tokens: int | None = None
+    prefill_beside_decodes: int | None = None
     batch_invariant: bool = False
     span_gib: float = 0.0
     span_disk_gib: float = 0.0

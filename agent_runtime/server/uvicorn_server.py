@@ -63,15 +63,25 @@ class DrainingServer(uvicorn.Server):
         drain_s: float,
         end_work: Callable[[], None],
         flush_log: Callable[[], object] = lambda: None,
+        has_broken_down: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`end_work` stops the model; `flush_log` writes the log lines that still wait."""
+        """`end_work` stops the model; `flush_log` writes the log lines that still wait. The server ends once
+        `has_broken_down` is true: a new process may answer where this one cannot.
+        """
         super().__init__(config)
         self._flush_log = flush_log
         self._drain = drain
         self._drain_s = drain_s
         self._end_work = end_work
+        self._has_broken_down = has_broken_down
         self._drain_task: asyncio.Task[None] | None = None
         self.signal: int | None = None
+
+    async def on_tick(self, counter: int) -> bool:
+        """As uvicorn's, ten times a second: return whether to end. A server whose model broke down is drained."""
+        if self._has_broken_down():
+            self._start_drain(INTERRUPT_SECONDS)
+        return await super().on_tick(counter)
 
     def _start_drain(self, drain_s: float) -> None:
         """Refuse new requests from now on, and exit when the others have ended. Called on the event loop."""

@@ -75,7 +75,7 @@ OWN_COLUMNS = {
 }
 
 
-_SETTINGS = ("model", "mode", "scope", "decide", "dtype", "quantize")
+_SETTINGS = ("model", "mode", "scope", "decide", "dtype", "quantize", "device")
 """The options that decide what an answer is."""
 
 
@@ -84,7 +84,8 @@ def main() -> None:
     set_environment()
     options = _options()
     wanted = Options(mode=options.mode, scope=options.scope, decide=options.decide)
-    applier = Applier(_make_opener(options.model, LoadOptions(dtype=options.dtype, quantize=options.quantize)))
+    how = LoadOptions(dtype=options.dtype, quantize=options.quantize, device=options.device)
+    applier = Applier(_make_opener(options.model, how))
     if options.growth:
         summary: dict[str, Any] = {
             "growth": measure_growth(read_pairs(options.cases), applier, wanted, options.limit or 4)
@@ -178,6 +179,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--decide", choices=get_args(Decide), default=Options().decide)
     parser.add_argument("--dtype", choices=get_args(Dtype), default="auto", help="of the model (default auto)")
     parser.add_argument("--quantize", choices=get_args(Quantize), default="auto", help="of the model (default auto)")
+    parser.add_argument("--device", default="cpu", help="where the model runs (default cpu)")
     parser.add_argument("--resume", type=Path, help="take the rows from this file, and append those that it lacks")
     parser.add_argument(
         "--styles", nargs="+", choices=(*STYLES, "all"), help="lazy snippets made in these styles instead"

@@ -225,6 +225,7 @@ class WholeAnswer:
     """A model that answers with one whole text, whatever it is asked."""
 
     name = "whole-answer"
+    fault: Exception | None = None
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.decoder import Decoder, LayerOps
+from engine.decoder import LM_HEAD_ROWS, Decoder, LayerOps
+from engine.device import copy_to_device
 from engine.engine_config import EngineConfig
 from engine.kv_cache import KVPages
 from engine.kv_pool import KVPool
@@ -17,6 +18,7 @@ from engine.layers import AdapterRows, LayerWeights
 from engine.reuse.span_store import SpanStore
 from engine.runner.cuda_graphs import (
     NO_SLOT,
+    Arrays,
     Capture,
     CUDAGraphs,
     Graphs,
@@ -30,9 +32,9 @@ from engine.runner.cuda_graphs import (
 from engine.runner.kv_reuse import KVReuse
 from engine.runner.step_rows import Numbers, PagedRows, StepRows, Verification, build_verifications, verify
 from engine.runner.torch_runner import find_measure_start
-from engine.sampling import Sampler
+from engine.sampling import Sampler, hide_unlikely, uniform
 from engine.types import GenerationRequest
-from kernels.accept import accept
+from kernels.accept import Draws, TopTokens, accept
 from kernels.op import runs_triton
 from kernels.paged_attention import MIN_HEAD_DIM, run_paged_attention
 from kernels.rms_norm import rms_norm
@@ -73,29 +75,52 @@ NO_TOKEN = -1
 
 
 def verify_on_device(model: Decoder, verifications: Sequence[Verification]) -> None:
-    """As `verify`, with one pass of the LM head and one wait where the most likely tokens suffice.
+    """As `verify`, with one pass of the LM head and one wait.
 
-    On a card, scoring the rows after a rejection costs less than asking where it is. Requests that need more than the
-    most likely tokens are verified as on a CPU.
+    On a card, scoring the rows after a rejection costs less than asking where it is. Requests with log-probabilities,
+    logit bias or a penalty are verified as on a CPU, their logits copied to the host row by row.
     """
-    plain = [each for each in verifications if len(each.next_rows) and not each.wants_logits]
+    plain = [each for each in verifications if len(each.next_rows) and not each.sampler.needs_rows]
     if plain:
-        _take_likeliest(model, plain)
+        _choose_on_device(model, plain)
     verify(model, verifications)  # what is left
 
 
-def _take_likeliest(model: Decoder, plain: Sequence[Verification]) -> None:
+def _choose_on_device(model: Decoder, plain: Sequence[Verification]) -> None:
     """Choose for all of them from all their rows whose token is not forced."""
     hidden = [each.hidden[len(each.chosen) :] for each in plain]
     logits = model.logits(torch.cat(hidden))
     borders = [0, *accumulate(map(len, hidden))]
     draft = [token_id for each in plain for token_id in (*each.draft[len(each.chosen) :], NO_TOKEN)]
-    staged = stage_arrays(
-        {"draft": np.array(draft, dtype=np.int64), "row_starts": np.array(borders, dtype=np.int32)}, logits.device
-    )
-    accepted = accept(logits, staged["draft"], staged["row_starts"]).to_host()
+    arrays: Arrays = {"draft": np.array(draft, dtype=np.int64), "row_starts": np.array(borders, dtype=np.int32)}
+    requests = [each.sampler.request for each, rows in zip(plain, hidden, strict=True) for _ in range(len(rows))]
+    samples = any(each.temperature > 0.0 for each in requests)
+    if samples:
+        positions = [len(each.output_ids) + at for each in plain for at in range(len(each.chosen), len(each.hidden))]
+        numbers = [uniform(each.seed, at) for each, at in zip(requests, positions, strict=True)]
+        arrays["temperatures"] = np.array([each.temperature for each in requests], dtype=np.float32)
+        arrays["numbers"] = np.array(numbers, dtype=np.float64)
+    staged = stage_arrays(arrays, logits.device)
+    draws = Draws(staged["temperatures"], staged["numbers"]) if samples else None
+    for first in range(0, len(logits), LM_HEAD_ROWS) if samples else ():
+        _hide_unlikely_rows(logits[first : first + LM_HEAD_ROWS], requests[first : first + LM_HEAD_ROWS])
+    accepted = accept(logits, staged["draft"], staged["row_starts"], draws).to_host()
+    top = accepted.top_tokens
+    found = TopTokens(accepted.token_ids, top.largest, top.second)
     for each, (first, end), count in zip(plain, pairwise(borders), accepted.num_accepted.tolist(), strict=True):
-        each.take(accepted.top_tokens.select_rows(first, end), count)
+        each.take(found.select_rows(first, end), count)
+
+
+def _hide_unlikely_rows(logits: Tensor, requests: Sequence[GenerationRequest]) -> None:
+    """Hide what a request's top-k, top-p and min-p leave out, in the rows that have any of them."""
+    filtered = [at for at, each in enumerate(requests) if each.temperature > 0.0 and each.is_filtered]
+    if len(filtered) == len(requests):
+        hide_unlikely(logits, requests)
+    elif filtered:
+        rows = copy_to_device(torch.tensor(filtered), logits.device)
+        kept = logits[rows]
+        hide_unlikely(kept, [requests[at] for at in filtered])
+        logits[rows] = kept
 
 
 def can_run_kernels(model: Decoder, config: EngineConfig) -> bool:

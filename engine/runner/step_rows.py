@@ -72,9 +72,10 @@ class Verification:
             self.take(find_top_tokens(logits))
 
     def take(self, found: TopTokens, num_confirmed: int | None = None) -> None:
-        """Choose the most likely tokens of the next rows, as far as they follow the draft, and one more.
+        """Choose the tokens that were found for the next rows, as far as they follow the draft, and one more.
 
-        num_confirmed: how many of the draft's next tokens they equal, if that is known.
+        found: the most likely tokens, or those that were drawn, with the largest logits. num_confirmed: how many of the
+        draft's next tokens they equal, if that is known.
         """
         start = len(self.chosen)
         if num_confirmed is None:
@@ -87,7 +88,9 @@ class Verification:
             self.fault = fault
             return
         self.chosen += found.token_ids[:count].tolist()
-        self.near_ties += is_near_tie(found.select_rows(0, count), self.hidden.dtype).tolist()
+        is_greedy = self.sampler.request.temperature == 0.0
+        ties = is_near_tie(found.select_rows(0, count), self.hidden.dtype)
+        self.near_ties += (ties & is_greedy).tolist()
 
     def _sample(self, logits: Tensor) -> None:
         start = len(self.chosen)

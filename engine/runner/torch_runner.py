@@ -16,7 +16,14 @@ from engine.kv_pool import KVPool
 from engine.runner.cuda_graphs import Graphs
 from engine.runner.kv_reuse import KVReuse
 from engine.runner.step_rows import StepRows, Verification, build_batch, build_verifications, verify
-from engine.speculation.step_times import MEASURED, StepTimes, StepTimesFile, measure_least_seconds, measure_times
+from engine.speculation.step_times import (
+    MEASURED,
+    MEASURED_ON_CARD,
+    StepTimes,
+    StepTimesFile,
+    measure_least_seconds,
+    measure_times,
+)
 
 CONTEXT = 512
 """Tokens that the rows of a measured pass attend to, about as many as in most edits."""
@@ -96,17 +103,18 @@ def load_or_measure_times(
 
     Measuring takes a second, and `pool` must hold nothing yet. Without a folder, return the default times. The times
     stay as they are, so that equal requests take equal passes. Where passes can be captured as graphs, those that are
-    measured are captured first.
+    measured are captured first, the largest before the others, which then take no further memory.
     """
     if folder is None:
         return StepTimes()
     file = StepTimesFile(folder, model.fingerprint.hex(), describe_machine(pool.device))
     most = count_measurable_rows(model, pool)
-    for num_rows in MEASURED if runner.graphs is not None else ():
+    sizes = MEASURED if runner.graphs is None else MEASURED_ON_CARD
+    for num_rows in sorted(sizes, reverse=True) if runner.graphs is not None else ():
         runner.measure(min(num_rows, most))
     times = file.read()
     if times is None or _are_outdated(times, runner, most, clock):
-        times = measure_times(runner.measure, clock, most)
+        times = measure_times(runner.measure, clock, most, sizes=sizes)
         file.write(times)
     return times
 

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -104,6 +104,9 @@ def round_to_grid(seconds: Mapping[int, float]) -> dict[int, float]:
 MEASURED = (1, 2, 64, 16, 256, 32)
 """Rows of the passes that are measured at the start, the most informative first."""
 
+MEASURED_ON_CARD = (*MEASURED, 512, 1024)
+"""The same on a card, where a long copy is one pass of up to a thousand rows."""
+
 SLOPE_ROWS = 16
 """Rows that the largest measured pass must have. A second row costs much more than each later one, so if the budget
 ended there (a large model, an overloaded machine), the line through both would make no draft worth its rows."""
@@ -112,7 +115,11 @@ REPEATS = 3
 
 
 def measure_times(
-    run: Callable[[int], object], clock: Callable[[], float], most: int = max(MEASURED), budget_s: float = 1.0
+    run: Callable[[int], object],
+    clock: Callable[[], float],
+    most: int = max(MEASURED_ON_CARD),
+    budget_s: float = 1.0,
+    sizes: Sequence[int] = MEASURED,
 ) -> StepTimes:
     """Return times of `run(num_rows)` for up to `most` rows, each the least of several: other work can only add to it.
 
@@ -124,7 +131,7 @@ def measure_times(
     """
     start, times = clock(), StepTimes()
     seconds: dict[int, float] = {}
-    for num_rows in MEASURED:
+    for num_rows in sizes:
         if num_rows <= most and clock() - start + 2.0 * times(num_rows) * bool(seconds) <= 1.5 * budget_s:
             first = _time_run(run, num_rows, clock)
             in_time = clock() - start + first <= 1.5 * budget_s

@@ -121,7 +121,7 @@ def fit_to_card(
     """
     fit = dict(variant)
     if dtype == torch.float32:
-        fit |= {"rows": min(fit["rows"], 32), "keys": 32}
+        fit |= {"rows": min(fit["rows"], 32), "keys": min(fit["keys"], 32)}
     while fit["num_stages"] > 1 and count_shared_bytes(fit, head_dim, dtype, on_hopper) > most_shared_bytes:
         fit["num_stages"] -= 1
     while fit["keys"] > 16 and count_shared_bytes(fit, head_dim, dtype, on_hopper) > most_shared_bytes:

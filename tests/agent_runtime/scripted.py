@@ -33,6 +33,7 @@ class ScriptedMerger:
     cancelled: threading.Event = field(default_factory=threading.Event)
     closed: threading.Event = field(default_factory=threading.Event)
     tells_text: bool = False
+    broken: Exception | None = None
     num_written: int = 0
 
     def merge(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelMerge:
@@ -62,6 +63,10 @@ class ScriptedMerger:
         number = None if self.choice == "write" else self.choice
         confidence = None if number is None else readings[number].score
         return ModelChoice(number, readings, Usage(prompt=10, recomputed=10, forwards=1), {}, confidence=confidence)
+
+    @property
+    def fault(self) -> Exception | None:
+        return self.broken
 
     def stats(self) -> EngineStats | None:
         """There is no engine."""

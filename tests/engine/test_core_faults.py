@@ -14,7 +14,7 @@ from torch import Tensor
 from engine.core import EngineCore
 from engine.decoder import Decoder, StoreOps
 from engine.engine_config import EngineConfig
-from engine.errors import DeadlineExceeded, DoesNotFit, EngineFault, NumericFault, QueueFull, RequestError
+from engine.errors import DeadlineExceeded, DeviceLost, DoesNotFit, EngineFault, NumericFault, QueueFull, RequestError
 from engine.types import Draft, GenerationRequest
 from tests.engine.cores import PROMPT, Collected, alone, drain, make_core, run_one, same, tiny_model
 from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
@@ -71,6 +71,20 @@ def test_a_pass_that_raises_fails_whose_tokens_raise_and_the_others_go_on(monkey
     assert isinstance(collected.errors[bad], EngineFault)
     assert "not enough memory" in str(collected.errors[bad])
     assert isinstance(collected.errors[bad].__cause__, RuntimeError)
+
+
+def test_a_pass_that_raises_on_a_lost_card_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(device: torch.device) -> None:
+        raise DeviceLost(f"the card {device} is lost to this process")
+
+    core = make_core()
+    for number in range(3):
+        core.add(GenerationRequest(prompt=[*PROMPT, number], max_new_tokens=4))
+    monkeypatch.setattr(core._runner, "run", lambda *_: 1 // 0)
+    monkeypatch.setattr("engine.core.check_device", lost)
+    with pytest.raises(DeviceLost):
+        core.step()
+    assert core.num_passes == 1
 
 
 def test_a_drafter_that_raises_fails_its_own_request() -> None:

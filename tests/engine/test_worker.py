@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import Cancelled, EngineClosed, EngineFault
+from engine.errors import Cancelled, DeviceLost, EngineClosed, EngineFault
 from engine.types import GenerationStep, Output
 from engine.worker import AsyncStream, Stream, Worker
 from tests.engine.fake_core import (
@@ -83,6 +83,25 @@ def test_an_engine_that_cannot_be_mended_is_closed_and_says_why() -> None:
     with pytest.raises(EngineClosed, match="broke down and is closed: out of order") as caught:
         Stream(worker, counting(0, 9))
     assert isinstance(caught.value.__cause__, Broken)
+
+
+def test_an_engine_whose_card_is_lost_is_closed_without_another_try() -> None:
+    def lost() -> None:
+        raise DeviceLost("the card cuda:0 is lost to this process")
+
+    core = FakeCore()
+    core.on_step = lost
+    resets: list[None] = []
+    core.on_reset = lambda: resets.append(None)
+    worker = Worker(core)
+    assert worker.fault is None
+    with pytest.raises(EngineFault, match="cuda:0 is lost"):
+        drained(Stream(worker, counting(0, 9)))
+    worker._thread.join(PATIENCE_SECONDS)
+    with pytest.raises(EngineClosed, match="cuda:0 is lost"):
+        Stream(worker, counting(0, 9))
+    assert isinstance(worker.fault, DeviceLost)
+    assert not resets
 
 
 def test_a_reset_that_leaves_work_is_none() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
@@ -17,3 +19,10 @@ ON_CARD = [
     pytest.mark.skipif(is_interpreting() or not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 ON_EACH = [pytest.param(CPU, marks=INTERPRETED), pytest.param(CUDA, marks=ON_CARD)]
+
+
+def set_sync_mode(mode: str) -> None:
+    """Set what torch does where the host waits for the card: "error" or "default". Tests end with the default."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that this is a prototype
+        torch.cuda.set_sync_debug_mode(mode)

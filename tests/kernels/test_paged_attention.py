@@ -23,7 +23,7 @@ from kernels.paged_attention import (
 )
 from kernels.paged_attention.batch import Layout, get_slots, make_layouts, naive_paged_attention
 from kernels.paged_attention.op import CHUNKS_AT_ONCE, OP
-from tests.kernels.devices import CPU, CUDA, INTERPRETED, ON_CARD, ON_EACH
+from tests.kernels.devices import CPU, CUDA, INTERPRETED, ON_CARD, ON_EACH, set_sync_mode
 
 TINY: dict[str, int] = {"rows": 16, "keys": 16, "chunk": 0, "num_warps": 4, "num_stages": 2}
 CUT: dict[str, int] = TINY | {"chunk": 32}
@@ -428,11 +428,11 @@ def test_a_pool_of_more_numbers_than_int32_counts(device: torch.device) -> None:
 def test_a_call_waits_for_nothing_and_can_be_captured(device: torch.device) -> None:
     inputs = inputs_of(ONE | {"num_rows": 16, "num_keys": 3000, "head_dim": 64, "group": 7}, torch.bfloat16, device)
     expected = run_paged_attention(**inputs)  # compiles
-    torch.cuda.set_sync_debug_mode("error")
+    set_sync_mode("error")
     try:
         run_paged_attention(**inputs)
     finally:
-        torch.cuda.set_sync_debug_mode("default")
+        set_sync_mode("default")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = run_paged_attention(**inputs)

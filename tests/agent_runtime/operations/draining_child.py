@@ -1,7 +1,8 @@
 """A service in a process of its own, whose model answers once the file that is named has appeared.
 
-`python -m tests.agent_runtime.operations.draining_child FILE SECONDS [stuck]`: the second is the time that a drain may
-take; a model that is stuck cannot be closed. An edit of `endless.py` is worked on by rule until it is told to end.
+`python -m tests.agent_runtime.operations.draining_child FILE SECONDS [stuck|breaking]`: the second is the time that a
+drain may take; a model that is stuck cannot be closed, and one that is `breaking` breaks down when the file appears. An
+edit of `endless.py` is worked on by rule until it is told to end.
 """
 
 from __future__ import annotations
@@ -61,22 +62,24 @@ def main() -> None:
     def wait() -> None:
         while not go.exists():
             time.sleep(0.01)
+        if "breaking" in sys.argv:
+            merger.broken = RuntimeError("the card is lost")
         hold.set()
 
-    threading.Thread(target=wait, daemon=True).start()
-    kind = Stuck if "stuck" in sys.argv else Closing
-    slot = ModelSlot("scripted", lambda: kind("a = 3\nb = 2\n", hold=hold))
+    merger = (Stuck if "stuck" in sys.argv else Closing)("a = 3\nb = 2\n", hold=hold)
+    slot = ModelSlot("scripted", lambda: merger)
     slot.load()
+    threading.Thread(target=wait, daemon=True).start()
     log = configure_logging("json", "info")
     service = Service(Endless(slot.get), slot, WorkspaceRegistry(None))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}\n")
         sys.stdout.flush()
         config = uvicorn.Config(build_app(service), log_config=None, access_log=False, timeout_graceful_shutdown=1)
-        server = DrainingServer(config, service.drain, drain_s, slot.close, log.finish)
+        server = DrainingServer(config, service.drain, drain_s, slot.close, log.finish, lambda: slot.has_broken_down)
         server.run(sockets=[listener])
     log.finish()
-    exit_process(0)
+    exit_process(int(slot.has_broken_down))
 
 
 main()

@@ -162,6 +162,15 @@ def test_it_ends_though_the_model_cannot_be_closed(tmp_path: Path) -> None:
     assert [line["requests_in_work"] for line in log if line["message"] == "ended while work was going on"] == [1]
 
 
+def test_a_service_whose_model_breaks_down_is_not_ready_and_ends_with_an_error(tmp_path: Path) -> None:
+    with child(tmp_path, 60, "breaking") as service:
+        assert httpx.get(f"{service.url}/readyz").status_code == 200
+        service.go.touch()
+        code, log = service.end()
+    assert code == 1
+    assert "ending" in [line["message"] for line in log]
+
+
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     with child(tmp_path, drain_s=60) as service:
         asked = service.ask_the_model()

@@ -19,7 +19,7 @@ from kernels.accept import AcceptOutput
 from tests.engine.cores import PROMPT, Oracle, RandomDraft, drain
 from tests.engine.runner.kernel_cores import FAMILIES, HEAD_DIM
 from tests.engine.tiny import MISTRAL, QWEN3, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
-from tests.kernels.devices import ON_CARD
+from tests.kernels.devices import ON_CARD, set_sync_mode
 
 pytestmark = ON_CARD
 
@@ -101,19 +101,19 @@ def test_a_pass_waits_for_the_card_once() -> None:
     real = AcceptOutput.to_host
 
     def allowed(each: AcceptOutput) -> AcceptOutput:
-        torch.cuda.set_sync_debug_mode("default")
+        set_sync_mode("default")
         try:
             return real(each)
         finally:
-            torch.cuda.set_sync_debug_mode("error")
+            set_sync_mode("error")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AcceptOutput, "to_host", allowed)
-        torch.cuda.set_sync_debug_mode("error")
+        set_sync_mode("error")
         try:
             found = answers(core, expected)
         finally:
-            torch.cuda.set_sync_debug_mode("default")
+            set_sync_mode("default")
     assert [each.token_ids for each in found] == [each.token_ids for each in expected]
 
 

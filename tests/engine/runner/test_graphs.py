@@ -137,8 +137,15 @@ def test_a_shape_is_captured_when_nobody_waits_or_when_it_comes_again_and_again(
         assert len(way.graphs) == 1, number
         way.compute_hidden(two_rows)
     assert len(way.graphs) == 2
-    way.compute_hidden([PagedRows([7, 8, 9], [3, 4, 5], range(NUM_PAGES))])
+    three_rows = [PagedRows([7, 8, 9], [3, 4, 5], range(NUM_PAGES))]
+    way.compute_hidden(three_rows)
     assert not way.graphs.has_work, "there are as many as there may be"
+    way.compute_hidden(decode())
+    for _ in range(PATIENCE):
+        way.compute_hidden(three_rows)
+    assert len(way.graphs) == 2
+    shapes = [StepShape.from_sequences(each).graph_shape for each in (decode(), two_rows, three_rows)]
+    assert [each in way.graphs._graphs for each in shapes] == [True, False, True], "the one used longest ago went"
 
 
 @torch.inference_mode()
@@ -154,6 +161,27 @@ def test_where_a_capture_fails_passes_run_without(caplog: pytest.LogCaptureFixtu
     assert not way.graphs.has_work
     torch.testing.assert_close(way.compute_hidden(decode(), at_once=True), expected)
     assert "cannot be captured" in caplog.text
+
+
+@torch.inference_mode()
+def test_a_capture_that_fails_costs_its_own_shape_only() -> None:
+    class FailingOnce(Reruns):
+        has_failed = False
+
+        def __call__(self, work: Work) -> Work:
+            if not self.has_failed:
+                self.has_failed = True
+                raise RuntimeError("CUDA out of memory")
+            return super().__call__(work)
+
+    way = passes(most=9, capture=FailingOnce())
+    assert way.graphs is not None
+    two_rows = [PagedRows([7, 8], [3, 4], range(NUM_PAGES))]
+    for _ in range(PATIENCE + 2):
+        way.compute_hidden(two_rows, at_once=True)
+        assert len(way.graphs) == 0, "the shape that failed is not tried again"
+    way.compute_hidden(decode(), at_once=True)
+    assert len(way.graphs) == 1
 
 
 @torch.inference_mode()

@@ -156,16 +156,18 @@ def test_where_pages_behind_a_window_were_nothing_of_others_is_read() -> None:
     assert not any(tensor[num_slots:].any() for tensor in (*core._pool.keys, *core._pool.values))
 
 
-def test_a_pass_waits_for_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All greedy rows of a pass are chosen from one copy, whoever they belong to and however far their drafts hold."""
+@pytest.mark.parametrize("changes", [{}, {"temperature": 0.7}, {"temperature": 0.7, "top_p": 0.8, "top_k": 9}])
+def test_a_pass_waits_for_the_device_once(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
+    """All rows of a pass are chosen from one copy, whoever they belong to and however far their drafts hold."""
+    model = kernel_model()
+    requests = [GenerationRequest(prompt=[number, 2], max_new_tokens=30, seed=number, **changes) for number in range(4)]
+    targets = [alone(model, request).token_ids for request in requests]
+    monkeypatch.setattr("engine.sampling.read_row", lambda *_: pytest.fail("a row of logits was copied to the host"))
     copies: list[int] = []
     real = AcceptOutput.to_host
     monkeypatch.setattr(AcceptOutput, "to_host", lambda each: copies.append(each.num_rows) or real(each))
-    model = kernel_model()
     core = kernel_core(model, rows_are_free=True)
-    for number in range(4):
-        request = GenerationRequest(prompt=[number, 2], max_new_tokens=30)
-        target = alone(model, request).token_ids
+    for number, (request, target) in enumerate(zip(requests, targets, strict=True)):
         core.add(request, Oracle(target) if number % 2 else RandomDraft(target, VOCAB_SIZE, number))
     drain(core)
     assert len(copies) == core.num_passes

@@ -24,6 +24,7 @@ from engine.sampling import (
     Row,
     Sampler,
     compute_distribution,
+    hide_unlikely,
     min_p,
     read_row,
     token_logprob,
@@ -141,6 +142,27 @@ def wide(row: Row, request: GenerationRequest) -> Row:
 @example(np.array([0, 2.0**-52], dtype=np.float32), slow.request(temperature=0.3, top_p=0.5))  # one weight, two logits
 def test_the_cuts_leave_what_sorting_the_whole_row_leaves(row: Row, request: GenerationRequest) -> None:
     assert wide(row, request).tolist() == slow.weights_of(row, request).tolist()
+
+
+@given(rows, st.lists(requests, min_size=1, max_size=4))
+@example(np.zeros(40, dtype=np.float32), [slow.request(temperature=1.0, top_p=0.5)])
+@example(np.array([1, 0, 1, 1], dtype=np.float32), [slow.request(temperature=1.0, top_k=2)])
+@example(np.array([0, 2.0**-52], dtype=np.float32), [slow.request(temperature=0.3, top_p=0.5)])
+def test_a_card_hides_what_the_cuts_leave_out(row: Row, several: list[GenerationRequest]) -> None:
+    logits = torch.from_numpy(row).repeat(len(several), 1)
+    hide_unlikely(logits, several)
+    for found, request in zip(logits.numpy(), several, strict=True):
+        stays = found > -np.inf
+        assert found[stays].tolist() == row[stays].tolist()
+        uncut = slow.weights_of(row, slow.request(temperature=request.temperature))
+        assert (wide(row, request) > 0).tolist() == (stays & (uncut > 0)).tolist()
+
+
+def test_a_row_that_is_no_number_is_hidden_nowhere() -> None:
+    rows = torch.tensor([[0.0, torch.nan, 1.0], [0.0, torch.inf, 1.0], [-torch.inf] * 3])
+    hidden = rows.clone()
+    hide_unlikely(hidden, [slow.request(temperature=1.0, top_k=1, top_p=0.5, min_p=0.1)] * 3)
+    torch.testing.assert_close(hidden, rows, equal_nan=True)
 
 
 @pytest.mark.parametrize("temperature", [0.2, 1.0, 10.0])
