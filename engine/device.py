@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from engine.errors import DeviceError, DeviceLost
 
@@ -60,11 +59,6 @@ def check_device(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     except RuntimeError as error:
         raise DeviceLost(f"the card {device} is lost to this process: {str(error).splitlines()[0]}") from error
-
-
-def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor of the host to the device; a card's work is not waited for."""
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def describe_machine(device: torch.device) -> str:

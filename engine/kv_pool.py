@@ -10,11 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.config import ModelConfig
-from engine.device import copy_to_device
 from engine.errors import EngineError
 from engine.kv_cache import PageCopy
 from kernels.attention import Run, RunTable
-from kernels.op import runs_triton
+from kernels.op import runs_triton, upload
 from kernels.span_placement import move_layers
 
 SlotRange = tuple[int, int]
@@ -75,7 +74,7 @@ class KVPool:
 
     def move(self, sources: Sequence[SlotRange], targets: Sequence[SlotRange]) -> None:
         """Copy the content of some slots to as many others, in every layer; the two may overlap."""
-        source, target = (copy_to_device(_list_slots(each), self.device) for each in (sources, targets))
+        source, target = (upload(_list_slots(each), self.device) for each in (sources, targets))
         move_layers(self.keys, self.values, source, target)
 
     def view(self, reads: Sequence[Sequence[SlotRange]], writes: Sequence[Sequence[SlotRange]]) -> PoolView:

@@ -31,10 +31,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.device import copy_to_device
 from engine.errors import NumericFault, RequestError
 from engine.types import GenerationRequest, TokenLogprob
 from kernels.accept import TopTokens
+from kernels.op import upload
 
 Row = NDArray[np.float32]
 """One number for each token: [vocab_size], or those that a filter has left."""
@@ -238,7 +238,7 @@ def hide_unlikely(logits: Tensor, requests: Sequence[GenerationRequest]) -> None
     width = logits.shape[1]
 
     def column(values: Sequence[float], dtype: torch.dtype) -> Tensor:
-        return copy_to_device(torch.tensor(values, dtype=dtype)[:, None], logits.device)
+        return upload(torch.tensor(values, dtype=dtype)[:, None], logits.device)
 
     temperatures = column([max(each.temperature, LEAST_TEMPERATURE) for each in requests], torch.float32)
     num_kept = column([each.top_k if 0 < each.top_k < width else width for each in requests], torch.int64)

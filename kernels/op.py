@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -162,9 +163,28 @@ def _count_processors(device: torch.device) -> int:
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor to a device, to a card asynchronously: torch keeps the host memory alive until the copy is done."""
-    if device.type != "cuda":
+    if device.type != "cuda" or tensor.device.type == "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def waits_for_card(run: Callable[[], object]) -> bool:
+    """Run something once, and return whether the host waited for the card: a graph cannot capture that.
+
+    Trying to is no answer: a capture that a wait has made invalid leaves torch's random numbers of the card unusable.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        run()
+    except RuntimeError as error:
+        if "synchronizing" not in str(error):
+            raise
+        return True
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return False
 
 
 def round_up_to_power_of_2(number: int) -> int:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from kernels import parity
-from kernels.op import OP_NAMES, Inputs, Op, Shape, Variant, load_op
+from kernels.op import OP_NAMES, Inputs, Op, Shape, Variant, load_op, waits_for_card
 from kernels.tuner.search import (
     Budget,
     CardFailed,
@@ -86,6 +86,9 @@ class CudaTimer:
             for inputs in sets:
                 self._op.run(inputs, variant)
 
+        if self._captures and waits_for_card(run):
+            torch.cuda.synchronize()
+            self._captures = False
         if self._captures:
             graph = torch.cuda.CUDAGraph()
             try:

@@ -22,10 +22,9 @@ from agent_runtime.llm.questions import (
 from agent_runtime.llm.scorer import (
     MAX_SCORED,
     AnswerScore,
+    choose_reading,
     find_valid_candidates,
-    pick_reading,
     score_answers,
-    score_readings,
 )
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import TokenizerBundle
@@ -180,20 +179,18 @@ class ModelMerger:
         if not numbers:
             return ModelChoice(None, (), Usage(), timings.by_phase, describe_scope(scope))
         valid = [candidates[at] for at in numbers]
-        scores = self._score_candidates(task, scope, valid, context, progress, run, timings)
-        scored = valid[: len(scores[0])]
-        readings = score_readings(scored, scores)
-        share = sum(each.score for each in scored) / sum(each.score for each in valid)
+        scores = self.score_candidates(task, scope, valid, context, progress, run, timings)
+        choice = choose_reading(valid, scores)
+        readings = choice.readings
         usage = sum_usage([convert_usage(result.usage) for result in run.results])
-        best = pick_reading(readings, scores)
-        if best is not None or not may_write:
-            number, confidence = (None, None) if best is None else (numbers[best], share * readings[best].score)
-            return ModelChoice(number, readings, usage, timings.by_phase, describe_scope(scope), confidence)
+        if choice.number is not None or not may_write:
+            number = None if choice.number is None else numbers[choice.number]
+            return ModelChoice(number, readings, usage, timings.by_phase, describe_scope(scope), choice.confidence)
         made = self.merge(task, context, progress)
         timings.add(made.timings)
         return replace(made, usage=sum_usage([usage, made.usage]), timings=timings.by_phase, readings=readings)
 
-    def _score_candidates(
+    def score_candidates(
         self,
         task: ModelTask,
         scope: Scope,
@@ -203,7 +200,10 @@ class ModelMerger:
         run: RunResults,
         timings: Timings,
     ) -> list[list[AnswerScore]]:
-        """Have the model score each candidate's text in all regions at once; a list for each region."""
+        """Have the model score each candidate's text in all regions at once; a list for each region.
+
+        If it would write the first one, the others are not scored. Raises what `merge` raises.
+        """
         with timings.phase("prompt"):
             asked = self._prepare_questions(task, scope, "exact")
             texts = [cut(task.text, candidate.text, scope.regions) for candidate in candidates]

@@ -1,10 +1,14 @@
-"""Chooses among readings of an edit by their log-probability."""
+"""Chooses among readings of an edit by their log-probability and by how sure the reader is of them."""
 
 from __future__ import annotations
 
+import json
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 
 from agent_runtime.llm.generate import Follow, RunResults, run_requests
 from agent_runtime.llm.interface import ModelTask
@@ -151,50 +155,143 @@ def _build_score(logprobs: Sequence[TokenLogprob]) -> AnswerScore:
 
 
 LOGPROB_WEIGHT = 0.25
-"""Weight of the model's log-probability relative to the logarithm of the editor's score."""
+"""Weight of the model's log-probability relative to the logarithm of the editor's score, without trained weights."""
 
 LEAST_WEIGHT = 0.8
-"""Minimum share of all weight of a reading that is chosen."""
+"""Minimum share of all weight of a reading that is chosen, likewise."""
 
 LEAST_LOGPROB = math.log(0.02)
-"""Minimum log-probability of the least likely token of a chosen reading; below it the model would write another one."""
+"""Minimum log-probability of the least likely token of a chosen reading, likewise; below it the model would write
+another one."""
+
+FEATURES = ("confidence", "ahead", "least", "margin", "alone")
+"""What the probability of a reading is computed from (`compute_features`)."""
+
+_FLOOR = -12.0
+_MOST_AHEAD = 5.0
+_MOST_MARGIN = 3.0
 
 
-def score_readings(
-    candidates: Sequence[Candidate], scores: Sequence[Sequence[AnswerScore]]
-) -> tuple[ScoredReading, ...]:
-    """Return the readings with their scores, which sum to 1; `scores[q][c]` is that of candidate c in question q.
+@dataclass(frozen=True, slots=True)
+class ChooserWeights:
+    """What `python -m benchmarks.train_chooser` has learned, from `chooser.json`.
 
-    As in Bayes' rule, the weight of a reading is its score by rule times its probability as the model's answer. The
-    latter is raised to the power of `LOGPROB_WEIGHT`, since models are overconfident. Log-probabilities are summed, not
-    averaged: a copied token adds almost nothing, and the one token that keeps or drops twenty lines must not be lost in
-    a mean.
+    A reading's probability is the softmax of `weights . features` over all scored readings and "none of these", whose
+    score is `none`. bar: the least probability of a reading that is chosen. written: the share right of first readings
+    that the model would write.
     """
-    of_each = [[logprob for question in scores for logprob in question[at].logprobs] for at in range(len(candidates))]
-    exponents = [
-        math.log(candidate.score) + LOGPROB_WEIGHT * math.fsum(found)
-        for candidate, found in zip(candidates, of_each, strict=True)
-    ]
-    weights = [math.exp(exponent - max(exponents)) for exponent in exponents]
-    return tuple(
-        ScoredReading(
-            why=candidate.why,
-            score=weight / math.fsum(weights),
-            logprob=math.fsum(found) / len(found) if found else 0.0,
-            least_logprob=min(found, default=0.0),
-        )
-        for candidate, weight, found in zip(candidates, weights, of_each, strict=True)
+
+    weights: tuple[float, ...]
+    none: float
+    bar: float
+    written: float
+
+
+@cache
+def load_chooser() -> ChooserWeights:
+    """Return the weights that are shipped."""
+    found = json.loads((files(__package__) / "chooser.json").read_bytes())
+    return ChooserWeights(
+        tuple(found["weights"][name] for name in FEATURES), found["none"], found["bar"], found["written"]
     )
 
 
-def pick_reading(readings: Sequence[ScoredReading], scores: Sequence[Sequence[AnswerScore]]) -> int | None:
-    """Return the index of the only reading that the model would write, or else of the best one.
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A choice among scored readings. number: of the chosen one, None in doubt. confidence: that it is right."""
 
-    None if another is nearly as good as the best, or the model would write neither.
+    readings: tuple[ScoredReading, ...]
+    number: int | None
+    confidence: float | None
+
+
+def choose_reading(candidates: Sequence[Candidate], scores: Sequence[Sequence[AnswerScore]]) -> Choice:
+    """Choose one of the candidates; `scores[q][c]` is that of candidate c in question q.
+
+    A first reading that the model would write is chosen; then the others have no scores. Else it is the most probable
+    one, if its probability reaches the bar. Candidates without a calibrated confidence (those of edits that are no lazy
+    snippets) are judged by fixed weights, which were not trained.
     """
-    written = [at for at in range(len(readings)) if all(question[at].is_likeliest for question in scores)]
-    if len(written) == 1:
-        return written[0]
-    best = max(range(len(readings)), key=lambda at: readings[at].score)
-    chosen = readings[best]
-    return best if chosen.score >= LEAST_WEIGHT and chosen.least_logprob >= LEAST_LOGPROB else None
+    scored = candidates[: len(scores[0])]
+    is_calibrated = all(candidate.confidence is not None for candidate in candidates)
+    of_each = [[logprob for question in scores for logprob in question[at].logprobs] for at in range(len(scored))]
+    chooser = load_chooser()
+    if is_calibrated:
+        sums, leasts = [math.fsum(found) for found in of_each], [min(found, default=0.0) for found in of_each]
+        shares = compute_probabilities(compute_features(scored, sums, leasts), chooser)
+    else:
+        shares = _weigh(scored, of_each)
+    best = max(range(len(scored)), key=shares.__getitem__)
+    if all(question[0].is_likeliest for question in scores):
+        rest = sum(each.score for each in scored) / sum(each.score for each in candidates)
+        shares = [chooser.written if is_calibrated else shares[0] * rest, *shares[1:]]
+        best, is_sure = 0, True
+    elif is_calibrated:
+        is_sure = shares[best] >= chooser.bar
+    else:
+        is_sure = shares[best] >= LEAST_WEIGHT and min(of_each[best], default=0.0) >= LEAST_LOGPROB
+    readings = tuple(
+        ScoredReading(
+            why=candidate.why,
+            score=share,
+            logprob=math.fsum(found) / len(found) if found else 0.0,
+            least_logprob=min(found, default=0.0),
+        )
+        for candidate, share, found in zip(scored, shares, of_each, strict=True)
+    )
+    return Choice(readings, best if is_sure else None, shares[best] if is_sure else None)
+
+
+def compute_features(
+    candidates: Sequence[Candidate], sums: Sequence[float], leasts: Sequence[float]
+) -> list[tuple[float, ...]]:
+    """Return `FEATURES` of each candidate.
+
+    sums, leasts: of each, the sum and the least of the log-probabilities of the tokens in which it differs, in all
+    questions. Sums, not means: a copied token adds almost nothing, and the one token that keeps or drops twenty lines
+    must not be lost in a mean.
+
+    The features: `confidence`, log odds of the reader's confidence. `ahead`, logarithm of its score over that of the
+    best other one. `least`, log-probability of the least likely token. `margin`, a tenth of the log-probability of all
+    tokens over that of the best other one. `alone`, 1 if there is no other.
+    """
+    scores = [math.log(candidate.score) for candidate in candidates]
+    rows: list[tuple[float, ...]] = []
+    for at, candidate in enumerate(candidates):
+        confidence = min(max(candidate.confidence or 0.0, 1e-4), 1.0 - 1e-4)
+        others = [other for other in range(len(candidates)) if other != at]
+        ahead = scores[at] - max((scores[other] for other in others), default=-math.inf)
+        margin = (sums[at] - max((sums[other] for other in others), default=-math.inf)) / 10.0
+        rows.append(
+            (
+                math.log(confidence / (1.0 - confidence)),
+                min(ahead, _MOST_AHEAD),
+                max(leasts[at], _FLOOR),
+                max(-_MOST_MARGIN, min(margin, _MOST_MARGIN)),
+                float(not others),
+            )
+        )
+    return rows
+
+
+def compute_probabilities(features: Sequence[Sequence[float]], chooser: ChooserWeights) -> list[float]:
+    """Return the probability of each reading; what they lack of 1 is that of none."""
+    scores = [math.fsum(map(operator.mul, chooser.weights, row)) for row in features]
+    top = max(*scores, chooser.none)
+    powers = [math.exp(score - top) for score in scores]
+    total = math.fsum([*powers, math.exp(chooser.none - top)])
+    return [power / total for power in powers]
+
+
+def _weigh(candidates: Sequence[Candidate], logprobs: Sequence[Sequence[float]]) -> list[float]:
+    """Return the share of each candidate in the weight of all.
+
+    As in Bayes' rule, the weight of a reading is its score by rule times its probability as the model's answer. The
+    latter is raised to the power of `LOGPROB_WEIGHT`, since models are overconfident.
+    """
+    exponents = [
+        math.log(candidate.score) + LOGPROB_WEIGHT * math.fsum(found)
+        for candidate, found in zip(candidates, logprobs, strict=True)
+    ]
+    weights = [math.exp(exponent - max(exponents)) for exponent in exponents]
+    return [weight / math.fsum(weights) for weight in weights]

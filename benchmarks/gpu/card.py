@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from kernels.op import Cost
+from kernels.op import Cost, waits_for_card
 
 Call = Callable[[], object]
 
@@ -77,14 +77,16 @@ def _time_runs(run: Callable[[], object], repeats: int) -> float:
 
 
 def _capture(calls: Sequence[Call]) -> torch.cuda.CUDAGraph | None:
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
-            for call in calls:
-                call()
-    except RuntimeError:
+    def run() -> None:
+        for call in calls:
+            call()
+
+    if waits_for_card(run):
         torch.cuda.synchronize()
         return None
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
     return graph
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from engine.decoder import LM_HEAD_ROWS, Decoder, LayerOps
-from engine.device import copy_to_device
 from engine.engine_config import EngineConfig
 from engine.kv_cache import KVPages
 from engine.kv_pool import KVPool
@@ -35,7 +34,7 @@ from engine.runner.torch_runner import find_measure_start
 from engine.sampling import Sampler, hide_unlikely, uniform
 from engine.types import GenerationRequest
 from kernels.accept import Draws, TopTokens, accept
-from kernels.op import runs_triton
+from kernels.op import runs_triton, upload
 from kernels.paged_attention import MIN_HEAD_DIM, run_paged_attention
 from kernels.rms_norm import rms_norm
 from kernels.rope_write import Record, rope_write
@@ -117,7 +116,7 @@ def _hide_unlikely_rows(logits: Tensor, requests: Sequence[GenerationRequest]) -
     if len(filtered) == len(requests):
         hide_unlikely(logits, requests)
     elif filtered:
-        rows = copy_to_device(torch.tensor(filtered), logits.device)
+        rows = upload(torch.tensor(filtered), logits.device)
         kept = logits[rows]
         hide_unlikely(kept, [requests[at] for at in filtered])
         logits[rows] = kept

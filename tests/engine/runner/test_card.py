@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from engine.runner.step_rows import PagedRows
 from engine.types import GenerationRequest, GenerationResult
 from engine.weights import Parameters
 from kernels.accept import AcceptOutput
-from tests.engine.cores import PROMPT, Oracle, RandomDraft, drain
+from tests.engine.cores import PROMPT, Oracle, RandomDraft, drain, run_one
 from tests.engine.runner.kernel_cores import FAMILIES, HEAD_DIM
 from tests.engine.tiny import MISTRAL, QWEN3, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
 from tests.kernels.devices import ON_CARD, set_sync_mode
@@ -131,3 +133,43 @@ def test_the_card_gives_what_the_cpu_gives(family: dict[str, object]) -> None:
         results = drain(core).results
         texts.append([results[each].token_ids for each in sorted(results)])
     assert texts[0] == texts[1]
+
+
+def test_kv_gets_what_the_largest_pass_leaves() -> None:
+    _, on_card = decoders("qwen2", torch.bfloat16)
+    free_bytes, _ = torch.cuda.mem_get_info()
+    core = EngineCore(on_card, TOKEN_BYTES, EngineConfig(max_seq_len=200, page_size=16, kv_share=0.01))
+    taken = sum(each.nbytes for each in (*core._pool.keys, *core._pool.values))
+    assert 0.004 * free_bytes < taken < 0.01 * free_bytes
+    request = GenerationRequest(prompt=PROMPT, max_new_tokens=8)
+    assert len(run_one(core, request).token_ids) == 8
+
+
+LOSES_THE_CARD = """
+import pytest, torch
+from engine.engine import Engine
+from engine.engine_config import EngineConfig
+from engine.errors import DeviceLost, EngineClosed, EngineFault
+from engine.types import GenerationRequest
+from tests.engine.cores import PROMPT
+from tests.engine.runner.test_card import decoders
+from tests.engine.tiny import TOKEN_BYTES
+
+_, on_card = decoders("qwen2", torch.bfloat16)
+engine = Engine(on_card, TOKEN_BYTES, EngineConfig(max_seq_len=200, page_size=16, most_graphs=0))
+request = GenerationRequest(prompt=PROMPT, max_new_tokens=8)
+assert len(engine.run(request).token_ids) == 8
+on_card.weights.embedding = on_card.weights.embedding[:1]  # every other id is out of range
+with pytest.raises(EngineFault):
+    engine.run(request)
+engine._worker._thread.join(20)
+assert isinstance(engine.fault, DeviceLost), engine.fault
+with pytest.raises(EngineClosed):
+    engine.run(request)
+"""
+
+
+def test_an_engine_whose_card_is_lost_is_closed() -> None:
+    """In a process of its own: an assert on the card makes every later call of the process fail."""
+    done = subprocess.run([sys.executable, "-c", LOSES_THE_CARD], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
