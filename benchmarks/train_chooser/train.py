@@ -32,6 +32,7 @@ from benchmarks.scoring import compute_interval, hides_deletion, is_same_but_bla
 from benchmarks.snippets import make_imitations
 from benchmarks.train_reader.__main__ import write_reliability
 from benchmarks.train_reader.order import Answer, Labelled, Order, bin_answers, fit_order
+from editor import codec
 from editor.types import Candidate
 
 HERE = Path(__file__).resolve().parent
@@ -175,7 +176,8 @@ def fit(cases: Sequence[ScoredCase], options: argparse.Namespace) -> dict[str, A
         shown = {"training snippets, held out": [held_out[_name(case)] for case in open_ones if not case.made]}
         test = [case for case in cases if case.part == "test" and case.readings and not case.is_written]
         shown |= {"test part": [answer(case, chooser) for case in test]}
-        write_reliability(shown, [(0.0, 0.0), (1.0, 1.0)], {"scored": bar}, options.plot)
+        straight = [(0.0, 0.0), (1.0, 1.0)]
+        write_reliability(shown, straight, {"scored": bar}, options.plot, "chosen, % of the scored snippets")
     return figures
 
 
@@ -287,13 +289,14 @@ def score_case(case: Case, blank: ScoredCase, applier: Applier, merger: Recordin
     if found is None:
         return blank
     candidates, scores = found
+    expected = codec.decode(case.expected.encode()).text  # as candidates are: "\n" lines, no BOM
     readings = tuple(
-        _make_reading(candidate, [question[at] for question in scores], case.expected)
+        _make_reading(candidate, [question[at] for question in scores], expected)
         for at, candidate in enumerate(candidates[: len(scores[0])])
     )
     return replace(
         blank,
-        has_right=any(is_same_but_blank_lines(each.text, case.expected) for each in candidates),
+        has_right=any(is_same_but_blank_lines(each.text, expected) for each in candidates),
         readings=readings,
         seconds=round(time.perf_counter() - began, 3),
     )

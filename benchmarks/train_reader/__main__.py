@@ -151,7 +151,11 @@ def compute_figures(cases: Sequence[Labelled], answers: dict[str, Answer], bars:
 
 
 def write_reliability(
-    answers: Mapping[str, Sequence[Answer]], line: Line, bars: Mapping[str, float], file: Path
+    answers: Mapping[str, Sequence[Answer]],
+    line: Line,
+    bars: Mapping[str, float],
+    file: Path,
+    axis: str = "answered without a model, % of the snippets",
 ) -> None:
     """Write the plot of held-out answers, a line for each name, as a PNG file."""
     import matplotlib as mpl
@@ -179,9 +183,7 @@ def write_reliability(
             share = sum(one.probability >= least for one in found) / len(found)
             risk.axvline(100 * share, color=colour, linewidth=0.8, linestyle=":")
     right.set(xlabel="confidence", ylabel="share right, modulo blank lines", xlim=(0, 1.01), ylim=(0, 1.01))
-    risk.set(
-        xlabel="answered without a model, % of the snippets", ylabel="wrong of these, %", xlim=(0, 100), ylim=(0, 15)
-    )
+    risk.set(xlabel=axis, ylabel="wrong of these, %", xlim=(0, 100), ylim=(0, 15))
     right.legend(loc="upper left", frameon=False)
     risk.legend(loc="upper left", frameon=False)
     for axes in (right, risk):

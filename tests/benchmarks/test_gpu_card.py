@@ -38,6 +38,7 @@ def test_more_work_takes_longer() -> None:
     assert double.median_s > single.median_s
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # torch's inductor
 def test_every_op_is_measured_at_a_shape(tmp_path: Path) -> None:
     out = tmp_path / "ops.json"
     for name, shapes in (("swiglu", ["num_tokens=256"]), ("paged_attention", ["num_keys=1024,num_kv_heads=4"])):
