@@ -9,7 +9,7 @@ MINUTES ?= 5
 TEST_MODELS := smollm2-135m qwen2.5-coder-0.5b qwen2.5-coder-1.5b
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: all demo serve test test-long test-kernels e2e fuzz soak chaos lint format bench peers models-for-tests vscode clean
+.PHONY: all demo serve test test-long test-kernels gpu-check e2e fuzz soak chaos lint format bench peers models-for-tests vscode clean
 .DEFAULT_GOAL := all
 
 all: $(VENV)/.installed
@@ -66,6 +66,11 @@ test-long: lint models-for-tests test-kernels
 # Triton's kernels without a GPU: its interpreter has to be asked for before Triton is imported.
 test-kernels: $(VENV)/.installed-test
 	TRITON_INTERPRET=1 $(BIN)/pytest -m 'interpreted and not long' tests/kernels tests/engine
+
+# On a machine with a card: tests, engine, users and kernels in stages, by the Python that is given (PYTHON=python3);
+# nothing is installed. What it has found lies in build/gpu-check, and a second call goes on there.
+gpu-check:
+	$(PYTHON) -m benchmarks.gpu.check --out build/gpu-check
 
 # Real clients against the real service: each has an environment of its own under the cache folder, made once.
 e2e: models-for-tests $(VENV)/.installed-test
