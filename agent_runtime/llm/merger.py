@@ -22,6 +22,7 @@ from agent_runtime.llm.questions import (
 from agent_runtime.llm.scorer import (
     MAX_SCORED,
     AnswerScore,
+    can_be_chosen,
     choose_reading,
     find_valid_candidates,
     score_answers,
@@ -96,6 +97,9 @@ class ModelMerger:
     deadline_s: limit of one edit, including the wait in the queue; None: no limit. reuse: the mode of requests that
     name none. files: finds the tokens of files, so that they need not be encoded.
     """
+
+    scores_all = False
+    """Whether candidates are scored that can no longer be chosen, as data for a training."""
 
     def __init__(
         self,
@@ -202,7 +206,8 @@ class ModelMerger:
     ) -> list[list[AnswerScore]]:
         """Have the model score each candidate's text in all regions at once; a list for each region.
 
-        If it would write the first one, the others are not scored. Raises what `merge` raises.
+        If it would write the first one, or if the first one's scores say that none can be chosen, the others are not
+        scored. Raises what `merge` raises.
         """
         with timings.phase("prompt"):
             asked = self._prepare_questions(task, scope, "exact")
@@ -222,6 +227,7 @@ class ModelMerger:
                     self._deadline_s,
                     task.request.salt,
                     make_follower(progress, self._loaded.text.tokenizer.token_bytes(), task.request.path),
+                    lambda first: self.scores_all or can_be_chosen(candidates, first),
                 )
             except engine_errors.EngineError as error:
                 raise translate_error(error, self.name) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -103,11 +103,13 @@ def score_answers(
     deadline_s: float | None = None,
     salt: str = "",
     follow: Follow | None = None,
+    goes_on: Callable[[Sequence[AnswerScore]], bool] = lambda first: True,
 ) -> list[list[AnswerScore]]:
     """Score `answers[q]`, the token ids of possible answers to the question of `prompts[q]`, best first.
 
     Returns for each question and answer the score of its part (`find_divergence`), which is empty if nothing differs.
     If the model would write the first answer to every question, the others are not scored: it would write none of them.
+    Nor are they if `goes_on` says so of the scores of the first answers.
     The common prefix is added to the prompt, so the engine computes it once. Equal answers are run once, and the parts
     of all questions share forward passes. Raises what the engine raises.
     """
@@ -143,8 +145,9 @@ def score_answers(
 
     first = [place for place, *_ in places if place is not None]
     scores = {None: AnswerScore()} | score(first)
-    if all(scores[place].is_likeliest for place in first):
-        return [[scores[place]] for place, *_ in places]
+    firsts = [scores[place] for place, *_ in places]
+    if all(each.is_likeliest for each in firsts) or not goes_on(firsts):
+        return [[each] for each in firsts]
     scores |= score([at for at in range(len(requests)) if at not in first])
     return [[scores[place] for place in of_question] for of_question in places]
 
@@ -209,14 +212,18 @@ def choose_reading(candidates: Sequence[Candidate], scores: Sequence[Sequence[An
     """Choose one of the candidates; `scores[q][c]` is that of candidate c in question q.
 
     A first reading that the model would write is chosen; then the others have no scores. Else it is the most probable
-    one, if its probability reaches the bar. Candidates without a calibrated confidence (those of edits that are no lazy
+    one, if its probability reaches the bar; none if only the first was scored (`can_be_chosen`), whose probability is
+    then the most that it could have. Candidates without a calibrated confidence (those of edits that are no lazy
     snippets) are judged by fixed weights, which were not trained.
     """
     scored = candidates[: len(scores[0])]
     is_calibrated = all(candidate.confidence is not None for candidate in candidates)
     of_each = [[logprob for question in scores for logprob in question[at].logprobs] for at in range(len(scored))]
     chooser = load_chooser()
-    if is_calibrated:
+    is_cut = len(scored) < len(candidates)
+    if is_calibrated and is_cut:
+        shares = _bound_probabilities(candidates, sum(of_each[0]), min(of_each[0], default=0.0), chooser)[:1]
+    elif is_calibrated:
         sums, leasts = [math.fsum(found) for found in of_each], [min(found, default=0.0) for found in of_each]
         shares = compute_probabilities(compute_features(scored, sums, leasts), chooser)
     else:
@@ -227,7 +234,7 @@ def choose_reading(candidates: Sequence[Candidate], scores: Sequence[Sequence[An
         shares = [chooser.written if is_calibrated else shares[0] * rest, *shares[1:]]
         best, is_sure = 0, True
     elif is_calibrated:
-        is_sure = shares[best] >= chooser.bar
+        is_sure = shares[best] >= chooser.bar and not is_cut
     else:
         is_sure = shares[best] >= LEAST_WEIGHT and min(of_each[best], default=0.0) >= LEAST_LOGPROB
     readings = tuple(
@@ -240,6 +247,34 @@ def choose_reading(candidates: Sequence[Candidate], scores: Sequence[Sequence[An
         for candidate, share, found in zip(scored, shares, of_each, strict=True)
     )
     return Choice(readings, best if is_sure else None, shares[best] if is_sure else None)
+
+
+def can_be_chosen(candidates: Sequence[Candidate], first: Sequence[AnswerScore]) -> bool:
+    """Return whether `choose_reading` may choose any of the candidates, now that the first one is scored."""
+    if any(candidate.confidence is None for candidate in candidates):
+        return True
+    found = [logprob for score in first for logprob in score.logprobs]
+    chooser = load_chooser()
+    return max(_bound_probabilities(candidates, sum(found), min(found, default=0.0), chooser)) >= chooser.bar
+
+
+def _bound_probabilities(
+    candidates: Sequence[Candidate], first_sum: float, first_least: float, chooser: ChooserWeights
+) -> list[float]:
+    """Return the most that each candidate's probability can be, whatever the scores of those after the first.
+
+    A candidate is at its best if its tokens are certain and all others far behind. The weights of `least` and `margin`
+    must not be negative.
+    """
+    behind = first_sum - 10.0 * _MOST_MARGIN
+    bounds = []
+    for at in range(len(candidates)):
+        sums = [first_sum, *[behind] * (len(candidates) - 1)]
+        leasts = [first_least, *[_FLOOR] * (len(candidates) - 1)]
+        if at:
+            sums[at], leasts[at] = 0.0, 0.0
+        bounds.append(compute_probabilities(compute_features(candidates, sums, leasts), chooser)[at])
+    return bounds
 
 
 def compute_features(

@@ -109,8 +109,9 @@ Scored = tuple[Sequence[Candidate], list[list[AnswerScore]]]
 
 
 class RecordingMerger(ModelMerger):
-    """A model that keeps what it scored last."""
+    """A model that keeps what it scored last, and scores all readings whatever the first one's scores are."""
 
+    scores_all = True
     _last: Scored | None = None
 
     def take(self) -> Scored | None:

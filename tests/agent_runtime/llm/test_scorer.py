@@ -31,6 +31,7 @@ from agent_runtime.llm.scorer import (
     NUM_TOKENS_AFTER,
     AnswerScore,
     Choice,
+    can_be_chosen,
     choose_reading,
     compute_features,
     compute_probabilities,
@@ -452,6 +453,44 @@ def test_hopeless_readings_do_not_underflow() -> None:
     assert [each.score for each in choice.readings] == [1.0, 0.0]
     trained = choose_reading(candidates(0.5, 0.5, confidences=(0.5, 0.4)), [[unsure(-5000.0), unsure(-9000.0)]])
     assert all(0.0 <= each.score < 1.0 for each in trained.readings)
+
+
+def test_weights_reward_likely_tokens() -> None:
+    """The bound of a probability stands on it."""
+    weights = dict(zip(FEATURES, load_chooser().weights, strict=True))
+    assert min(weights["least"], weights["margin"]) > 0
+
+
+_LOGPROBS = st.lists(st.one_of(st.floats(-20, 0), st.floats(-0.1, 0)), min_size=1, max_size=6)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.001, 1.0), st.floats(0.0, 1.0), _LOGPROBS), min_size=1, max_size=4),
+    st.integers(1, 3),
+)
+@example([(0.9, 0.99, [-0.1]), (0.05, 0.01, [-3.0])], 1)
+def test_where_the_first_reading_rules_a_choice_out_all_of_them_would(
+    found: list[tuple[float, float, list[float]]], num_questions: int
+) -> None:
+    given_ = candidates(*(score for score, _, _ in found), confidences=[sure for _, sure, _ in found])
+    scores = [[unsure(*each) for _, _, each in found]] * num_questions
+    whole = choose_reading(given_, scores)
+    firsts = [question[0] for question in scores]
+    if not can_be_chosen(given_, firsts):
+        assert whole.number is None
+    if len(given_) > 1:
+        cut = choose_reading(given_, [[each] for each in firsts])
+        assert (cut.number, cut.confidence, len(cut.readings)) == (None, None, 1)
+        assert cut.readings[0].score >= whole.readings[0].score - 1e-9
+
+
+def test_a_choice_that_the_first_reading_rules_out_costs_no_more_passes(merger: ModelMerger) -> None:
+    strange = FILE.replace("def length", "def colour():\n    return 'red'\n\n\ndef length")
+    doubtful = [Candidate(strange, 0.5, "strange", 0.02), Candidate(COLOURED, 0.5, "right", 0.02)]
+    choice = merger.choose(task_of(*doubtful), RequestContext(), NO_PROGRESS)
+    assert isinstance(choice, ModelChoice)
+    assert choice.number is None
+    assert [reading.why for reading in choice.readings] == ["strange"]
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 1.0), st.floats(0.0, 1.0), st.floats(-50, 0)), min_size=1, max_size=4))
