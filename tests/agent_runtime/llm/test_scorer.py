@@ -487,7 +487,9 @@ def test_where_the_first_reading_rules_a_choice_out_all_of_them_would(
 def test_a_choice_that_the_first_reading_rules_out_costs_no_more_passes(merger: ModelMerger) -> None:
     strange = FILE.replace("def length", "def colour():\n    return 'red'\n\n\ndef length")
     doubtful = [Candidate(strange, 0.5, "strange", 0.02), Candidate(COLOURED, 0.5, "right", 0.02)]
-    choice = merger.choose(task_of(*doubtful), RequestContext(), NO_PROGRESS)
+    task = task_of(*doubtful)
+    held = replace(task, request=replace(task.request, min_certainty="scored"))
+    choice = merger.choose(held, RequestContext(), NO_PROGRESS)
     assert isinstance(choice, ModelChoice)
     assert choice.number is None
     assert [reading.why for reading in choice.readings] == ["strange"]
