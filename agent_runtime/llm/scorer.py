@@ -200,7 +200,7 @@ def load_chooser() -> ChooserWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ReadingChoice:
     """A choice among scored readings. number: of the chosen one, None in doubt. confidence: that it is right."""
 
     readings: tuple[ScoredReading, ...]
@@ -208,7 +208,7 @@ class Choice:
     confidence: float | None
 
 
-def choose_reading(candidates: Sequence[Candidate], scores: Sequence[Sequence[AnswerScore]]) -> Choice:
+def choose_reading(candidates: Sequence[Candidate], scores: Sequence[Sequence[AnswerScore]]) -> ReadingChoice:
     """Choose one of the candidates; `scores[q][c]` is that of candidate c in question q.
 
     A first reading that the model would write is chosen; then the others have no scores. Else it is the most probable
@@ -246,7 +246,7 @@ def choose_reading(candidates: Sequence[Candidate], scores: Sequence[Sequence[An
         )
         for candidate, share, found in zip(scored, shares, of_each, strict=True)
     )
-    return Choice(readings, best if is_sure else None, shares[best] if is_sure else None)
+    return ReadingChoice(readings, best if is_sure else None, shares[best] if is_sure else None)
 
 
 def can_be_chosen(candidates: Sequence[Candidate], first: Sequence[AnswerScore]) -> bool:

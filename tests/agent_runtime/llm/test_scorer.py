@@ -30,7 +30,7 @@ from agent_runtime.llm.scorer import (
     LOGPROB_WEIGHT,
     NUM_TOKENS_AFTER,
     AnswerScore,
-    Choice,
+    ReadingChoice,
     can_be_chosen,
     choose_reading,
     compute_features,
@@ -439,7 +439,7 @@ def test_the_borders_are_where_they_are_said_to_be(monkeypatch: pytest.MonkeyPat
     assert judge(LEAST_WEIGHT - 1e-6, LEAST_LOGPROB) is None
     assert judge(LEAST_WEIGHT, LEAST_LOGPROB - 1e-6) is None
 
-    def judge_trained(share: float) -> Choice:
+    def judge_trained(share: float) -> ReadingChoice:
         monkeypatch.setattr(scorer, "compute_probabilities", lambda *_: [share])
         return choose_reading(candidates(1.0, confidences=(0.5,)), [[unsure(-0.1)]])
 
