@@ -79,34 +79,39 @@ def verify_on_device(model: Decoder, verifications: Sequence[Verification]) -> N
     On a card, scoring the rows after a rejection costs less than asking where it is. Requests with log-probabilities,
     logit bias or a penalty are verified as on a CPU, their logits copied to the host row by row.
     """
-    plain = [each for each in verifications if len(each.next_rows) and not each.sampler.needs_rows]
+    plain = [(each, rows) for each in verifications if not each.sampler.needs_rows and (rows := each.next_rows)]
     if plain:
         _choose_on_device(model, plain)
     verify(model, verifications)  # what is left
 
 
-def _choose_on_device(model: Decoder, plain: Sequence[Verification]) -> None:
-    """Choose for all of them from all their rows whose token is not forced."""
-    hidden = [each.hidden[len(each.chosen) :] for each in plain]
-    logits = model.logits(torch.cat(hidden))
-    borders = [0, *accumulate(map(len, hidden))]
-    draft = [token_id for each in plain for token_id in (*each.draft[len(each.chosen) :], NO_TOKEN)]
-    arrays: Arrays = {"draft": np.array(draft, dtype=np.int64), "row_starts": np.array(borders, dtype=np.int32)}
-    requests = [each.sampler.request for each, rows in zip(plain, hidden, strict=True) for _ in range(len(rows))]
+def _choose_on_device(model: Decoder, plain: Sequence[tuple[Verification, range]]) -> None:
+    """Choose for all verifications of one pass from these of its rows, whose tokens are not forced."""
+    hidden = plain[0][0].hidden
+    rows = [row for _, own in plain for row in own]
+    borders = [0, *accumulate(len(own) for _, own in plain)]
+    draft = [token_id for each, own in plain for token_id in (*each.draft[own.start - each.first_row :], NO_TOKEN)]
+    arrays: Arrays = {
+        "rows": np.array(rows, dtype=np.int64),
+        "draft": np.array(draft, dtype=np.int64),
+        "row_starts": np.array(borders, dtype=np.int32),
+    }
+    requests = [each.sampler.request for each, own in plain for _ in own]
     samples = any(each.temperature > 0.0 for each in requests)
     if samples:
-        positions = [len(each.output_ids) + at for each in plain for at in range(len(each.chosen), len(each.hidden))]
+        positions = [len(each.output_ids) + row - each.first_row for each, own in plain for row in own]
         numbers = [uniform(each.seed, at) for each, at in zip(requests, positions, strict=True)]
         arrays["temperatures"] = np.array([each.temperature for each in requests], dtype=np.float32)
         arrays["numbers"] = np.array(numbers, dtype=np.float64)
-    staged = stage_arrays(arrays, logits.device)
+    staged = stage_arrays(arrays, hidden.device)
+    logits = model.logits(hidden if len(rows) == len(hidden) else hidden.index_select(0, staged["rows"]))
     draws = Draws(staged["temperatures"], staged["numbers"]) if samples else None
     for first in range(0, len(logits), LM_HEAD_ROWS) if samples else ():
         _hide_unlikely_rows(logits[first : first + LM_HEAD_ROWS], requests[first : first + LM_HEAD_ROWS])
     accepted = accept(logits, staged["draft"], staged["row_starts"], draws).to_host()
     top = accepted.top_tokens
     found = TopTokens(accepted.token_ids, top.largest, top.second)
-    for each, (first, end), count in zip(plain, pairwise(borders), accepted.num_accepted.tolist(), strict=True):
+    for (each, _), (first, end), count in zip(plain, pairwise(borders), accepted.num_accepted.tolist(), strict=True):
         each.take(found.select_rows(first, end), count)
 
 

@@ -28,23 +28,25 @@ from kernels.accept import TopTokens, count_accepted, find_top_tokens
 
 @dataclass(slots=True)
 class Verification:
-    """The choice to be made after one sequence's rows: row i of `hidden` follows `output_ids + draft[:i]`.
+    """The choice to be made after the rows of one sequence: row `first_row + i` of `hidden` follows
+    `output_ids + draft[:i]`.
 
-    `chosen` are the accepted tokens of the draft and the model's own token after them, filled by `verify`; a `fault`
-    ends them. `near_ties` says of each whether it was a greedy choice that rounding may turn.
+    hidden: of all rows of a pass. chosen: the accepted tokens of the draft and the model's own token after them, filled
+    by `verify`; a `fault` ends them. near_ties: of each whether it was a greedy choice that rounding may turn.
     """
 
-    hidden: Tensor  # [len(draft) + 1, hidden_size]
+    hidden: Tensor  # [rows of the pass, hidden_size]
     sampler: Sampler
     output_ids: Sequence[int]
     draft: Sequence[int]
+    first_row: int = 0
     chosen: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     near_ties: list[bool] = field(default_factory=list)
     fault: NumericFault | None = None
 
     def __post_init__(self) -> None:
-        self.chosen += self.sampler.get_forced_ids(len(self.output_ids), len(self.hidden))
+        self.chosen += self.sampler.get_forced_ids(len(self.output_ids), len(self.draft) + 1)
         self.near_ties += [False] * len(self.chosen)
 
     @property
@@ -53,11 +55,11 @@ class Verification:
         return Choice(self.chosen, tuple(self.logprobs))
 
     @property
-    def next_rows(self) -> Tensor:
-        """The next block of rows to score; empty once the draft is accepted or a token of it rejected."""
-        start = len(self.chosen)
-        is_open = self.fault is None and self.chosen == self.draft[:start]
-        return self.hidden[start : start + LM_HEAD_ROWS if is_open else start]
+    def next_rows(self) -> range:
+        """The rows of `hidden` that are to be scored; none once the draft is accepted or a token of it rejected."""
+        start, end = self.first_row + len(self.chosen), self.first_row + len(self.draft) + 1
+        is_open = self.fault is None and self.chosen == self.draft[: len(self.chosen)]
+        return range(start, end if is_open else start)
 
     @property
     def wants_logits(self) -> bool:
@@ -65,7 +67,7 @@ class Verification:
         return not self.sampler.is_plain_greedy
 
     def take_logits(self, logits: Tensor) -> None:
-        """Choose from the logits of `next_rows`."""
+        """Choose from the logits of the first of `next_rows`."""
         if self.wants_logits:
             self._sample(logits)
         else:
@@ -110,10 +112,11 @@ def verify(model: Decoder, verifications: Sequence[Verification]) -> None:
     The LM head's weights are read once for up to LM_HEAD_ROWS rows of any sequences. Where the most likely tokens are
     enough, logits are in memory for a part of the vocabulary at a time, otherwise for LM_HEAD_ROWS rows.
     """
-    while active := [(each, rows) for each in verifications if len(rows := each.next_rows)]:
+    while active := [(each, rows[:LM_HEAD_ROWS]) for each in verifications if (rows := each.next_rows)]:
         for piece in _group_rows(active):
             sizes = [len(rows) for _, rows in piece]
-            hidden = piece[0][1] if len(piece) == 1 else torch.cat([rows for _, rows in piece])
+            parts = [each.hidden[rows.start : rows.stop] for each, rows in piece]
+            hidden = parts[0] if len(parts) == 1 else torch.cat(parts)
             if any(each.wants_logits for each, _ in piece):
                 for (each, _), logits in zip(piece, torch.split(model.logits(hidden), sizes), strict=True):
                     each.take_logits(logits)
@@ -123,9 +126,9 @@ def verify(model: Decoder, verifications: Sequence[Verification]) -> None:
                     each.take(found.select_rows(first, last))
 
 
-def _group_rows(active: Sequence[tuple[Verification, Tensor]]) -> Iterator[list[tuple[Verification, Tensor]]]:
+def _group_rows(active: Sequence[tuple[Verification, range]]) -> Iterator[list[tuple[Verification, range]]]:
     """Group the verifications so that each group has at most LM_HEAD_ROWS next rows."""
-    piece: list[tuple[Verification, Tensor]] = []
+    piece: list[tuple[Verification, range]] = []
     num_rows = 0
     for each, rows in active:
         if piece and num_rows + len(rows) > LM_HEAD_ROWS:
@@ -243,14 +246,14 @@ class StepRows:
         """Return the same rows for attention that reads pages in place."""
         return PagedRows(self.token_ids, self.positions, pages.page_table(self.sequence.id))
 
-    def to_verification(self, hidden: Tensor) -> Verification | None:
-        """Return the choice to be made after the rows, from their hidden states; None after a prompt chunk that is not
-        the last.
+    def to_verification(self, hidden: Tensor, first_row: int) -> Verification | None:
+        """Return the choice to be made after the rows, whose hidden states begin at `first_row`; None after a prompt
+        chunk that is not the last.
         """
         if self.num_pending < self.sequence.num_pending:
             return None
         state, draft = self.state, self.sequence.draft[: self.num_drafted]
-        return Verification(hidden[self.num_pending - 1 :], state.sampler, state.output_ids, draft)
+        return Verification(hidden, state.sampler, state.output_ids, draft, first_row + self.num_pending - 1)
 
     def _find_slots(self, pages: KVPages, first: int, end: int) -> list[SlotRange]:
         return page_runs(pages.page_table(self.sequence.id), pages.page_size, first, end)
@@ -270,5 +273,5 @@ def build_batch(rows: Sequence[StepRows], pages: KVPages, pool: KVPool, window: 
 
 def build_verifications(rows: Sequence[StepRows], hidden: Tensor) -> list[Verification | None]:
     """Return the choice to be made for each sequence; `hidden` are the hidden states of all rows."""
-    parts = torch.split(hidden, [each.num_rows for each in rows])
-    return [each.to_verification(own) for each, own in zip(rows, parts, strict=True)]
+    firsts = accumulate((each.num_rows for each in rows), initial=0)
+    return [each.to_verification(hidden, first) for each, first in zip(rows, firsts, strict=False)]
