@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from engine.runner.cuda_graphs import (
 from engine.runner.kv_reuse import KVReuse
 from engine.runner.step_rows import Numbers, PagedRows, StepRows, Verification, build_verifications, verify
 from engine.runner.torch_runner import find_measure_start
-from engine.sampling import Sampler, hide_unlikely, uniform
+from engine.sampling import Sampler, hide_unlikely, is_near_tie, uniform
 from engine.types import GenerationRequest
 from kernels.accept import Draws, TopTokens, accept
 from kernels.op import runs_triton, upload
@@ -111,8 +111,10 @@ def _choose_on_device(model: Decoder, plain: Sequence[tuple[Verification, range]
     accepted = accept(logits, staged["draft"], staged["row_starts"], draws).to_host()
     top = accepted.top_tokens
     found = TopTokens(accepted.token_ids, top.largest, top.second)
-    for (each, _), (first, end), count in zip(plain, pairwise(borders), accepted.num_accepted.tolist(), strict=True):
-        each.take(found.select_rows(first, end), count)
+    ids, largest, ties = found.token_ids.tolist(), top.largest.tolist(), is_near_tie(found, hidden.dtype).tolist()
+    for (each, own), first, count in zip(plain, borders[:-1], accepted.num_accepted.tolist(), strict=True):
+        taken = slice(first, first + min(count + 1, len(own)))
+        each.accept(ids[taken], largest[taken], ties[taken])
 
 
 def _hide_unlikely_rows(logits: Tensor, requests: Sequence[GenerationRequest]) -> None:

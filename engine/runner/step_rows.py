@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -79,20 +80,28 @@ class Verification:
         found: the most likely tokens, or those that were drawn, with the largest logits. num_confirmed: how many of the
         draft's next tokens they equal, if that is known.
         """
-        start = len(self.chosen)
         if num_confirmed is None:
-            num_confirmed = count_accepted(found.token_ids, self.draft[start:])
-        count = min(num_confirmed + 1, len(found.token_ids))
+            num_confirmed = count_accepted(found.token_ids, self.draft[len(self.chosen) :])
+        first = found.select_rows(0, num_confirmed + 1)
+        ties = is_near_tie(first, self.hidden.dtype)
+        self.accept(first.token_ids.tolist(), first.largest.tolist(), ties.tolist())
+
+    def accept(self, token_ids: list[int], largest: list[float], near_ties: list[bool]) -> None:
+        """Take the tokens after the next rows; `largest` are the rows' largest logits, which must be finite.
+
+        near_ties: whether rounding may turn a greedy choice of these rows.
+        """
+        start = len(self.output_ids) + len(self.chosen)
         try:
-            for row, largest in enumerate(found.largest[:count].tolist()):
-                check_largest(largest, row, f"output token {len(self.output_ids) + start + row}")
+            for row, value in enumerate(largest):
+                if not math.isfinite(value):
+                    check_largest(value, row, f"output token {start + row}")
         except NumericFault as fault:
             self.fault = fault
             return
-        self.chosen += found.token_ids[:count].tolist()
+        self.chosen += token_ids
         is_greedy = self.sampler.request.temperature == 0.0
-        ties = is_near_tie(found.select_rows(0, count), self.hidden.dtype)
-        self.near_ties += (ties & is_greedy).tolist()
+        self.near_ties += near_ties if is_greedy else [False] * len(token_ids)
 
     def _sample(self, logits: Tensor) -> None:
         start = len(self.chosen)
