@@ -178,8 +178,8 @@ NOISE = {torch.bfloat16: 2.0**-6, torch.float16: 2.0**-9, torch.float32: 2.0**-1
 def is_near_tie(found: TopTokens, dtype: torch.dtype) -> NDArray[np.bool_]:
     """Return for each row whether another token might be chosen in other company: bool [num_rows].
 
-    dtype: of the model's activations. The bound was measured, not proved (docs/engine.md). False for a row whose largest
-    logit is not finite.
+    dtype: of the model's activations. The bound was measured, not proved (docs/engine.md). A row whose largest logit is
+    not finite is none.
     """
     with np.errstate(invalid="ignore"):
         return found.gaps <= NOISE[dtype] * np.abs(found.largest)
