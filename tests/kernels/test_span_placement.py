@@ -175,8 +175,10 @@ class TestInterpreted:
         by = cos[[100] * 3], sin[[100] * 3]
         place(*pool, at, *by, *pool, moved, Scratch())
         place(*pool, moved, by[0], -by[1], *pool, back, Scratch())
-        torch.testing.assert_close(pool[0, moved], apply_rope(before, cos[105:108], sin[105:108]), rtol=0, atol=1e-5)
-        torch.testing.assert_close(pool[0, back], pool[0, at], rtol=0, atol=1e-5)
+        # An angle is a product of float32: near 100 it is off by up to 3.8e-6, and a pair of numbers turns by as much.
+        bound = 1e-5 * before.view(3, 2, 2, 32).norm(dim=2).repeat(1, 1, 2)
+        assert ((pool[0, moved] - apply_rope(before, cos[105:108], sin[105:108])).abs() <= bound).all()
+        assert ((pool[0, back] - pool[0, at]).abs() <= bound).all()
         assert torch.equal(pool[1, moved], before)
         assert torch.equal(pool[1, back], before)
 
