@@ -59,13 +59,13 @@ class LoadOptions:
     max_num_seqs: int = DEFAULT_NUM_SEQS
     kv_gib: float | None = None
     kv_sequences: int = 2
-    kv_share: float | None = None
-    max_batched_tokens: int | None = None
-    prefill_beside_decodes: int | None = None
     batch_invariant: bool = False
     span_gib: float = 0.0
     span_disk_gib: float = 0.0
     device: str = "cpu"
+    kv_share: float | None = None
+    max_batched_tokens: int | None = None
+    prefill_beside_decodes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

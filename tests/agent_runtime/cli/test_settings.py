@@ -18,7 +18,7 @@ import torch
 from agent_runtime.cli.serve import check_loopback
 from agent_runtime.config.settings import SETTINGS
 from agent_runtime.errors import BadRequest, TokensUnreadable
-from agent_runtime.models.config import LoadOptions, MergeOptions
+from agent_runtime.models.config import KV_SHARE, LoadOptions, MergeOptions
 from agent_runtime.request_context import LOCAL
 from agent_runtime.server.token_file import TokenFile, make_token
 from agent_runtime.workspace.registry import NOT_LOADED, NOT_WATCHED, WorkspaceRegistry
@@ -164,19 +164,21 @@ def test_serve_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("agent_runtime.wiring.make_model_slot", stop)
     limits = ["--context", "300", "--max-num-seqs", "5", "--kv-gib", "0.5", "--deadline", "9", "--reuse", "fast"]
-    limits += ["--span-memory", "0.25"]
+    limits += ["--span-memory", "0.25", "--max-batched-tokens", "2048", "--prefill-beside-decodes", "128"]
     assert isinstance(hunk_here("serve").exception, Stopped)
     assert isinstance(hunk_here("serve", "--reuse", "turbo").exception, Stopped)
     assert isinstance(hunk_here("serve", "--root", tmp_path, *limits, *OPTIONS).exception, Stopped)
     assert isinstance(hunk_here("serve", "--root", tmp_path, "--no-watch", "--span-memory", "0").exception, Stopped)
     assert asked == [
-        (LoadOptions(span_gib=0.25), MergeOptions()),
-        (LoadOptions(span_gib=1.0), MergeOptions(reuse="turbo")),
+        (LoadOptions(span_gib=0.25, kv_share=KV_SHARE), MergeOptions()),
+        (LoadOptions(span_gib=1.0, kv_share=KV_SHARE), MergeOptions(reuse="turbo")),
         (
-            LoadOptions("float16", 300, Path("my-adapter"), "int4", 5, 0.5, 2, True, 0.25, 2.0, "cuda"),
+            LoadOptions(
+                "float16", 300, Path("my-adapter"), "int4", 5, 0.5, 2, True, 0.25, 2.0, "cuda", KV_SHARE, 2048, 128
+            ),
             MergeOptions(9.0, "fast"),
         ),
-        (LoadOptions(), MergeOptions()),
+        (LoadOptions(kv_share=KV_SHARE), MergeOptions()),
     ]
     assert roots == [[], [], [(tmp_path, NOT_LOADED)], [(tmp_path, NOT_WATCHED)]]
 

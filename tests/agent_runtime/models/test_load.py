@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 from agent_runtime.doctor.diagnosis import find_measured_speed
-from agent_runtime.errors import CorruptModel
+from agent_runtime.errors import BadRequest, CorruptModel
 from agent_runtime.models.config import LoadOptions, ModelSettings, Quantize
 from agent_runtime.models.loader import LoadedModel, check_range, load_model
 from agent_runtime.models.store import (
@@ -33,7 +34,7 @@ from agent_runtime.models.store import (
     seal_copy,
 )
 from agent_runtime.models.tokenizer import open_tokenizer, read_folder_tokenizer
-from agent_runtime.wiring import open_model
+from agent_runtime.wiring import _make_engine_config, open_model
 from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
 from engine.errors import WeightsError
@@ -316,3 +317,16 @@ def test_a_model_that_float16_cannot_hold_is_refused_when_it_is_loaded() -> None
     overflows.layer(0).down.fill_(6e4)
     with pytest.raises(WeightsError, match="take bfloat16"):
         check_range(Decoder(overflows), [1, 2, 3])
+
+
+def test_a_card_has_larger_passes_unless_others_were_asked_for(tmp_path: Path) -> None:
+    def limits(**options: Any) -> tuple[int, int]:
+        config = _make_engine_config(LoadOptions(**options), tmp_path).scheduler
+        return config.max_batched_tokens, config.prefill_beside_decodes
+
+    assert limits() == (512, 256)
+    assert limits(device="cuda:1") == (4096, 1024)
+    assert limits(device="cuda", max_batched_tokens=2048) == (2048, 1024)
+    assert limits(prefill_beside_decodes=64) == (512, 64)
+    with pytest.raises(BadRequest, match="raise the second or lower the first"):
+        limits(max_batched_tokens=8)

@@ -52,6 +52,7 @@ class Dictated:
     engine: Engine
     text: TokenizerBundle
     answer: str | None = None
+    fault: Exception | None = None
 
     @property
     def max_seq_len(self) -> int:
