@@ -162,9 +162,10 @@ page("readings that the model weighed are told apart from what it writes", {}, a
   await page.selectOption("#example", { label: "the model weighs" });
   await page.press("#edit", "Control+Enter");
   assert.match(await outcome(page), /^Merged in /);
-  assert.match(await text(page, "#verdict"), /scored: the model chose/);
+  assert.match(await text(page, "#verdict"), /model: the model wrote it/, "none is sure enough");
+  assert.match(await text(page, "#verdict"), /Readings that the model weighed[^]*\d+ %/);
   assert.ok((await page.locator(".answer .run.scored").count()) > 0);
-  assert.match(await text(page, "#verdict"), /100 %|\d+ %/);
+  assert.ok((await page.locator(".answer .run:not(.scored)").count()) > 0);
 });
 
 page("a refusal tells why and what to send instead", { expected: REFUSED }, async (page) => {
