@@ -48,7 +48,7 @@ FOLDS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class ScoredReading:
+class ReadingScore:
     """A reading of a case as the reader and a model score it; `sum` and `least` are log-probabilities.
 
     right: whether it is the expected text, modulo blank lines. written: whether the model would write it.
@@ -74,7 +74,7 @@ class ScoredCase:
     made: bool
     model: str
     has_right: bool = False
-    readings: tuple[ScoredReading, ...] = ()
+    readings: tuple[ReadingScore, ...] = ()
     seconds: float = 0.0
 
     @property
@@ -249,7 +249,7 @@ def read_scores(files: Sequence[Path]) -> Iterator[ScoredCase]:
         for line in data.decode().splitlines(keepends=True):
             if line.endswith("\n"):
                 row = json.loads(line)
-                readings = tuple(ScoredReading(**each) for each in row.pop("readings"))
+                readings = tuple(ReadingScore(**each) for each in row.pop("readings"))
                 yield ScoredCase(**row, readings=readings)
 
 
@@ -303,9 +303,9 @@ def score_case(case: Case, blank: ScoredCase, applier: Applier, merger: Recordin
     )
 
 
-def _make_reading(candidate: Candidate, scores: Sequence[AnswerScore], expected: str) -> ScoredReading:
+def _make_reading(candidate: Candidate, scores: Sequence[AnswerScore], expected: str) -> ReadingScore:
     found = [logprob for score in scores for logprob in score.logprobs]
-    return ScoredReading(
+    return ReadingScore(
         score=round(candidate.score, 6),
         confidence=round(candidate.confidence or 0.0, 6),
         sum=round(sum(found), 3),

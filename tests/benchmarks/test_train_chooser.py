@@ -20,8 +20,8 @@ from benchmarks.snippets import make_imitations
 from benchmarks.train_chooser.train import (
     HERE,
     WEIGHTS,
+    ReadingScore,
     ScoredCase,
-    ScoredReading,
     answer,
     find_marginal_bar,
     fit,
@@ -61,16 +61,16 @@ def test_the_bar_is_where_ten_right_ones_cost_a_wrong_one() -> None:
 
 
 def test_a_case_is_answered_as_the_service_does() -> None:
-    def case(*readings: ScoredReading) -> ScoredCase:
+    def case(*readings: ReadingScore) -> ScoredCase:
         return ScoredCase("", "", "a/b", "c.py", "minimal", False, "m", True, readings)
 
-    sure = ScoredReading(0.9, 0.98, -0.1, -0.05, False, True)
-    poor = ScoredReading(0.05, 0.01, -30.0, -9.0, False, False)
+    sure = ReadingScore(0.9, 0.98, -0.1, -0.05, False, True)
+    poor = ReadingScore(0.05, 0.01, -30.0, -9.0, False, False)
     chooser = load_chooser()
     assert answer(case(sure, poor), chooser).probability >= chooser.bar
     assert answer(case(sure, poor), chooser).modulo
     assert answer(case(poor), chooser).probability < 0.5
-    assert answer(case(ScoredReading(0.5, 0.5, 0.0, 0.0, True, False)), chooser).probability == chooser.written
+    assert answer(case(ReadingScore(0.5, 0.5, 0.0, 0.0, True, False)), chooser).probability == chooser.written
 
 
 def git(folder: Path, *arguments: str) -> None:
