@@ -112,6 +112,10 @@ Reader = Callable[[str], bytes | None]
 """Returns the bytes of a file, None if there is no such file; raises BadFile if it may not be read."""
 
 
+WRITE_SECONDS = 30.0
+"""Default of `max_write_seconds`: seconds from the first token that a model writes for a file to its last."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """How an edit is parsed and merged, in any kind of request."""
@@ -123,6 +127,7 @@ class Options:
     temperature: float = 0.0
     seed: int = 0
     max_tokens: int | None = None
+    max_write_seconds: float = WRITE_SECONDS
     draft: Draft = "copy"
     scope: ScopeName = "auto"
     decide: Decide = DECIDE

@@ -95,7 +95,7 @@ class Match:
         return Match(start, self.slots[first : end - self.start], self.source + first, self.record, self.generation)
 
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "line"]
 """`stop`: a stop id or stop string came. `length`: the token limit was reached, so the text may be cut off."""
 
 
@@ -179,7 +179,9 @@ class GenerationRequest:
     priority: lower goes first. deadline_s: seconds after submission at which the request fails. retain_s: seconds for
     which its KV is kept before that of other requests when memory is short. salt: KV is shared between equal salts only
     (one for each tenant). adapter: the name of a loaded LoRA adapter. reuse: how much KV of earlier prompts it may take
-    besides its cached prefix; with reuse, the output can differ from that of a cold run.
+    besides its cached prefix; with reuse, the output can differ from that of a cold run. accepts_line: is asked for each
+    line of the output once it is finished, without its newline; the output ends behind the first line for which it
+    returns False. It runs between passes, so it must be quick.
     """
 
     prompt: Sequence[int] | str
@@ -201,6 +203,7 @@ class GenerationRequest:
     salt: str = ""
     adapter: str | None = None
     reuse: Reuse = EXACT
+    accepts_line: Callable[[bytes], bool] | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt:

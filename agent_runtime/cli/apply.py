@@ -32,6 +32,7 @@ from agent_runtime.request_context import ProgressListener
 from agent_runtime.serialization import result_to_json
 from agent_runtime.types import (
     DECIDE,
+    WRITE_SECONDS,
     ApplyRequest,
     ApplyResult,
     Certainty,
@@ -102,6 +103,9 @@ def apply_command(
     max_tokens: Annotated[
         int | None, typer.Option("--max-tokens", min=1, help="Maximum length of the model's answer.")
     ] = None,
+    max_write_seconds: Annotated[
+        float, typer.Option("--max-write-seconds", min=0.001, max=86_400.0, help="Maximum time that the model writes.")
+    ] = WRITE_SECONDS,
     scope: Annotated[
         ScopeName,
         typer.Option("--scope", help="What the model sees: the regions that the edit can touch, or the whole file."),
@@ -133,6 +137,7 @@ def apply_command(
         temperature=temperature,
         seed=seed,
         max_tokens=max_tokens,
+        max_write_seconds=max_write_seconds,
         draft=draft,
         scope=scope,
         decide=decide,

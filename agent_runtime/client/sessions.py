@@ -86,6 +86,7 @@ class EditOptions(TypedDict, total=False):
     temperature: float
     seed: int
     max_tokens: int | None
+    max_write_seconds: float
     draft: Draft
     scope: ScopeName
     decide: Decide

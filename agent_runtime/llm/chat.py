@@ -135,7 +135,7 @@ class LoadedChat:
         (result,) = run.results
         return ChatAnswer(
             result.text.decode("utf-8", errors="replace"),
-            result.finish_reason,
+            "length" if result.finish_reason == "length" else "stop",
             convert_usage(result.usage),
             timings.total(),
             _collect_logprobs(result, token_bytes),

@@ -177,13 +177,29 @@ class RunResults:
     """The engine's results for some requests.
 
     first_step: time of the first confirmed token of any request. next_phase: name of the phase that begins then, if
-    any. num_written: tokens written so far.
+    any. num_written: tokens written so far. write_seconds: the most time from the first token of a request to the last
+    one of all; None: no limit.
     """
 
     results: list[GenerationResult] = field(default_factory=list)
     first_step: float = 0.0
     next_phase: str = ""
     num_written: int = 0
+    write_seconds: float | None = None
+    began_writing: float | None = None
+
+    def check_time(self, *, writes: bool) -> None:
+        """Raise DeadlinePassed if the requests have written for too long."""
+        if self.write_seconds is None or not writes:
+            return
+        now = time.perf_counter()
+        if self.began_writing is None:
+            self.began_writing = now
+        if now - self.began_writing > self.write_seconds:
+            raise DeadlinePassed(
+                f"the model wrote for more than {self.write_seconds:g} s; send a smaller edit, or a larger "
+                "max_write_seconds (--max-write-seconds)"
+            )
 
 
 def run_requests(
@@ -230,6 +246,7 @@ def _drain(stream: Stream, text: AnswerText | None, progress: ProgressListener, 
             run.first_step = time.perf_counter()
             if run.next_phase:
                 progress.on_phase(run.next_phase)
+        run.check_time(writes=bool(step.token_ids))
         progress.on_tokens(run.num_written)
         if text is not None:
             text.add_step(step)

@@ -12,6 +12,7 @@ from agent_runtime.errors import BadRequest, Unsupported
 from agent_runtime.session.files import MAX_SESSION_FILES
 from agent_runtime.types import (
     DECIDE,
+    WRITE_SECONDS,
     SENT_OPTIONS,
     Certainty,
     Decide,
@@ -40,6 +41,9 @@ def _check_encodable(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_check_encodable)]
+WriteSeconds = Annotated[
+    float, Field(gt=0.0, le=86_400.0, description="Maximum time from the first token that the model writes for a file.")
+]
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
 
@@ -139,6 +143,7 @@ class ApplyBody(BaseModel):
     temperature: float = Field(0.0, ge=0.0, le=10.0)
     seed: int = Field(0, ge=-(1 << 63), lt=1 << 63, description=SEED)
     max_tokens: int | None = Field(None, ge=1, lt=1 << 31)
+    max_write_seconds: WriteSeconds = WRITE_SECONDS
     draft: Draft = "copy"
     expected_sha256: Sha256 | None = Field(
         None, description="The expected hash of the file; if it differs, the request is refused."
@@ -255,6 +260,7 @@ class SessionApplyBody(BaseModel):
     temperature: float = Field(0.0, ge=0.0, le=10.0)
     seed: int = Field(0, ge=-(1 << 63), lt=1 << 63, description=SEED)
     max_tokens: int | None = Field(None, ge=1, lt=1 << 31)
+    max_write_seconds: WriteSeconds = WRITE_SECONDS
     draft: Draft = "copy"
     scope: ScopeName = "auto"
     decide: Decide = DECIDE
