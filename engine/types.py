@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, Literal, Protocol
@@ -179,9 +179,9 @@ class GenerationRequest:
     priority: lower goes first. deadline_s: seconds after submission at which the request fails. retain_s: seconds for
     which its KV is kept before that of other requests when memory is short. salt: KV is shared between equal salts only
     (one for each tenant). adapter: the name of a loaded LoRA adapter. reuse: how much KV of earlier prompts it may take
-    besides its cached prefix; with reuse, the output can differ from that of a cold run. accepts_line: is asked for each
-    line of the output once it is finished, without its newline; the output ends behind the first line for which it
-    returns False. It runs between passes, so it must be quick.
+    besides its cached prefix; with reuse, the output can differ from that of a cold run. accepts_line: is asked for
+    each line of the output once it is finished, without its newline; the output ends behind the first line for which
+    it returns False. It runs between passes, so it must be quick.
     """
 
     prompt: Sequence[int] | str

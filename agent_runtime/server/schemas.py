@@ -12,8 +12,8 @@ from agent_runtime.errors import BadRequest, Unsupported
 from agent_runtime.session.files import MAX_SESSION_FILES
 from agent_runtime.types import (
     DECIDE,
-    WRITE_SECONDS,
     SENT_OPTIONS,
+    WRITE_SECONDS,
     Certainty,
     Decide,
     Draft,
