@@ -203,7 +203,7 @@ class GenerationRequest:
     salt: str = ""
     adapter: str | None = None
     reuse: Reuse = EXACT
-    accepts_line: Callable[[bytes], bool] | None = None
+    accepts_line: Callable[[bytes], bool] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not self.prompt:
