@@ -40,11 +40,8 @@ from editor.required_lines import count_required, find_missing_lines, find_missi
 from editor.syntax import Survey, survey
 from editor.types import Check, ParsedEdit, Policy, Sketch, Substitutions, UnaccountedLine
 
-DAMAGE = frozenset(
-    {"marker_leak", "added_lines_present", "no_op", "truncated_tail", "accounted", "region_kept", "known_lines"}
-)
-"""The checks that reject a merge under the lenient policy, too; `region_kept` is of `editor.scope`,
-`known_lines` of the merges that a model writes."""
+DAMAGE = frozenset({"marker_leak", "added_lines_present", "no_op", "truncated_tail", "accounted", "region_kept"})
+"""The checks that reject a merge under the lenient policy, too; `region_kept` is of `editor.scope`."""
 
 # A template or a dialect (front matter, macros) breaks the grammar everywhere; there new errors say nothing.
 MAX_ERRORS_BEFORE = 2

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from engine.layers import Adapter
 from engine.reuse import ReusePlan
 from engine.sampling import Choice, Sampler
 from engine.speculation.draft_state import DraftState
 from engine.types import (
-    FinishReason,
     GenerationRequest,
     GenerationResult,
     GenerationStep,
@@ -21,8 +20,7 @@ LONGEST_CHARACTER = 4
 
 
 class StopFinder:
-    """Collects one sequence's bytes up to the first stop string, however it is spread over tokens, or up to the end of
-    the first line that is not accepted.
+    """Collects one sequence's bytes up to the first stop string, however it is spread over tokens.
 
     The output ends with the byte that completes the first stop string; if several are complete there, the longest is
     cut off. So the result does not depend on how the bytes are split into tokens. Takes time in proportion to the bytes
@@ -31,27 +29,13 @@ class StopFinder:
     Example: with stop b"</x>", the bytes b"a</" release b"a"; b"b" after them releases b"</b".
     """
 
-    def __init__(
-        self,
-        token_bytes: Sequence[bytes],
-        stop_ids: frozenset[int],
-        stop: tuple[bytes, ...],
-        accepts_line: Callable[[bytes], bool] | None = None,
-    ) -> None:
+    def __init__(self, token_bytes: Sequence[bytes], stop_ids: frozenset[int], stop: tuple[bytes, ...]) -> None:
         self._token_bytes = token_bytes
         self._stop_ids = stop_ids
         self._stops = [_StopString(each) for each in stop]
-        self._accepts_line = accepts_line
-        self._line_start = 0
         self._released = 0
         self.text = bytearray()
         self.stopped = False
-        self.has_bad_line = False
-
-    @property
-    def finish_reason(self) -> FinishReason:
-        """What ended the output, once it has ended."""
-        return "line" if self.has_bad_line else "stop" if self.stopped else "length"
 
     def push(self, token_id: int) -> bool:
         """Add the next token; return whether it ends the output."""
@@ -68,19 +52,7 @@ class StopFinder:
                 self.stopped = True
                 return True
         self.text += added
-        if self._accepts_line is not None and b"\n" in added:
-            self.stopped = self.has_bad_line = not self._accept_lines(self._accepts_line)
-        return self.stopped
-
-    def _accept_lines(self, accepts: Callable[[bytes], bool]) -> bool:
-        """Ask about the lines that the last token finished; the text ends behind the first one that is not accepted."""
-        while (end := self.text.find(b"\n", self._line_start)) >= 0:
-            line = bytes(self.text[self._line_start : end])
-            self._line_start = end + 1
-            if not accepts(line):
-                del self.text[self._line_start :]
-                return False
-        return True
+        return False
 
     def release(self, *, finished: bool) -> bytes:
         """Return the bytes that are certain to be output and not released yet, up to the end of a UTF-8 character.
@@ -169,7 +141,7 @@ class RequestState:
         self.usage = GenerationUsage(prompt=len(request.prompt_ids), by_source=drafting.by_source)
         self.output_ids: list[int] = []
         self._drafts = True
-        self._stops = StopFinder(token_bytes, request.stop_ids, request.stop, request.accepts_line)
+        self._stops = StopFinder(token_bytes, request.stop_ids, request.stop)
         self._logprobs: list[TokenLogprob] = []
 
     @property
@@ -226,7 +198,7 @@ class RequestState:
         return GenerationResult(
             token_ids=tuple(self.output_ids),
             text=bytes(self._stops.text),
-            finish_reason=self._stops.finish_reason,
+            finish_reason="stop" if self._stops.stopped else "length",
             usage=self.usage,
             logprobs=tuple(self._logprobs),
         )

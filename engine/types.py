@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, Literal, Protocol
@@ -95,7 +95,7 @@ class Match:
         return Match(start, self.slots[first : end - self.start], self.source + first, self.record, self.generation)
 
 
-FinishReason = Literal["stop", "length", "line"]
+FinishReason = Literal["stop", "length"]
 """`stop`: a stop id or stop string came. `length`: the token limit was reached, so the text may be cut off."""
 
 
@@ -179,9 +179,7 @@ class GenerationRequest:
     priority: lower goes first. deadline_s: seconds after submission at which the request fails. retain_s: seconds for
     which its KV is kept before that of other requests when memory is short. salt: KV is shared between equal salts only
     (one for each tenant). adapter: the name of a loaded LoRA adapter. reuse: how much KV of earlier prompts it may take
-    besides its cached prefix; with reuse, the output can differ from that of a cold run. accepts_line: is asked for
-    each line of the output once it is finished, without its newline; the output ends behind the first line for which
-    it returns False. It runs between passes, so it must be quick.
+    besides its cached prefix; with reuse, the output can differ from that of a cold run.
     """
 
     prompt: Sequence[int] | str
@@ -203,7 +201,6 @@ class GenerationRequest:
     salt: str = ""
     adapter: str | None = None
     reuse: Reuse = EXACT
-    accepts_line: Callable[[bytes], bool] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not self.prompt:

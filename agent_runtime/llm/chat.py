@@ -135,7 +135,7 @@ class LoadedChat:
         (result,) = run.results
         return ChatAnswer(
             result.text.decode("utf-8", errors="replace"),
-            "length" if result.finish_reason == "length" else "stop",
+            result.finish_reason,
             convert_usage(result.usage),
             timings.total(),
             _collect_logprobs(result, token_bytes),

@@ -177,8 +177,8 @@ class RunResults:
     """The engine's results for some requests.
 
     first_step: time of the first confirmed token of any request. next_phase: name of the phase that begins then, if
-    any. num_written: tokens written so far. write_seconds: the most time from the first token of a request to the last
-    one of all; None: no limit.
+    any. num_written: tokens written so far. write_seconds: the most time from the first token (`began_writing`) to the
+    last one of all requests; None: no limit.
     """
 
     results: list[GenerationResult] = field(default_factory=list)

@@ -12,7 +12,6 @@ from agent_runtime.llm.chat import LoadedChat
 from agent_runtime.llm.generate import RunResults, convert_usage, make_follower, run_requests, translate_error
 from agent_runtime.llm.interface import ModelChoice, ModelMerge, ModelTask, build_reuse, resolve_reuse_mode
 from agent_runtime.llm.questions import (
-    AnswerLines,
     FileEncoder,
     Question,
     build_questions,
@@ -72,20 +71,15 @@ more than the regions did."""
 
 @dataclass(frozen=True, slots=True)
 class _WrittenFile:
-    """The whole file with the model's answers for a scope. `kept`: the check that they keep the ends of the regions.
-
-    known: the check of their lines.
-    """
+    """The whole file with the model's answers for a scope. `kept`: the check that they keep the ends of the regions."""
 
     text: str
     truncated: bool
     kept: Check
-    known: Check
 
     @property
-    def is_too_small(self) -> bool:
-        """Whether the regions were too small: an answer was cut, or does not keep the lines at their ends."""
-        return self.known.ok and (self.truncated or not self.kept.ok)
+    def is_valid(self) -> bool:
+        return self.kept.ok and not self.truncated
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +146,14 @@ class ModelMerger:
         """Have the model write the regions that the edit can touch; raises what `Merger.merge` raises.
 
         An answer that was cut, or does not keep the lines at the ends of its region, shows that the region was too
-        small. Then the model is asked for the whole file, unless that is long; usage and timings count both. An answer
-        ends at a line that makes it worthless (`AnswerLines`), and nothing is asked again.
+        small. Then the model is asked for the whole file, unless that is long; usage and timings count both.
+        The time limit of writing is one for both.
         """
         timings, run = Timings(progress.on_phase), RunResults(write_seconds=task.request.max_write_seconds)
         with timings.phase("scope"):
             scope = find_scope(task)
         written = self._write(task, scope, context, progress, run, timings)
-        if written.is_too_small and not scope.whole and scope.num_lines <= MAX_LINES_AGAIN:
+        if not written.is_valid and not scope.whole and scope.num_lines <= MAX_LINES_AGAIN:
             with suppress(TooLarge):  # the first answer is kept, and its check says what is wrong
                 whole = build_whole_scope(task)
                 written, scope = self._write(task, whole, context, progress, run, timings), whole
@@ -169,7 +163,7 @@ class ModelMerger:
             usage=sum_usage([convert_usage(result.usage) for result in run.results]),
             timings=timings.by_phase,
             scope=describe_scope(scope),
-            checks=(written.known,) if scope.whole else (written.known, written.kept),
+            checks=() if scope.whole else (written.kept,),
         )
 
     def choose(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelChoice | ModelMerge:
@@ -253,8 +247,7 @@ class ModelMerger:
         with timings.phase("prompt"):
             mode = resolve_reuse_mode(task.request.reuse, self._reuse)
             asked = self._prepare_questions(task, scope, mode)
-            lines = AnswerLines(task)
-            requests = [self._build_request(one.prompt, task.request, mode, lines) for one in asked]
+            requests = [self._build_request(one.prompt, task.request, mode) for one in asked]
             drafts: list[Proposer | None] = [None] * len(asked)
             if task.request.draft == "copy":
                 drafts = [build_draft(one.question, one.prompt, one.encoder, text) for one in asked]
@@ -276,7 +269,6 @@ class ModelMerger:
             text=splice(task.text, scope.regions, answers),
             truncated=any(result.finish_reason == "length" for result in results),
             kept=check_region_kept(scope.regions, answers),
-            known=lines.check([_decode_lines(each.text) for each in results if each.finish_reason == "line"]),
         )
 
     def _prepare_questions(self, task: ModelTask, scope: Scope, mode: ReuseMode) -> list[_PreparedQuestion]:
@@ -312,9 +304,7 @@ class ModelMerger:
         except TokenizerError as error:
             raise BadFile(f"model {self.name} cannot read a reading of this edit: {error}") from error
 
-    def _build_request(
-        self, prompt: ApplyPrompt, request: ApplyRequest, mode: ReuseMode, lines: AnswerLines
-    ) -> GenerationRequest:
+    def _build_request(self, prompt: ApplyPrompt, request: ApplyRequest, mode: ReuseMode) -> GenerationRequest:
         limit = request.max_tokens or len(prompt.file_ids) + len(prompt.edit_ids) + SPARE_TOKENS
         room = self._loaded.engine.max_seq_len - len(prompt.token_ids)
         if room < len(prompt.file_ids):
@@ -334,7 +324,6 @@ class ModelMerger:
                 deadline_s=self._deadline_s,
                 salt=request.salt,
                 reuse=build_reuse(prompt, mode),
-                accepts_line=lines.accepts,
             )
         except engine_errors.RequestError as error:
             raise BadRequest(str(error)) from error

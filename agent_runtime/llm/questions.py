@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,12 +10,10 @@ from numpy.typing import NDArray
 
 from agent_runtime.llm.interface import ModelTask, render_blocks
 from agent_runtime.types import GivenScope
-from editor.errors import format_list
 from editor.grammars import find_language
-from editor.placeholders import holds_placeholder
 from editor.scope import Region, Scope, cut, regions
 from editor.snippets import render_snippet
-from editor.types import Check, Merged, ParsedEdit, Sketch, Unresolved
+from editor.types import ParsedEdit, Sketch
 from repo_cache import syntax as repo_syntax
 from repo_cache.chunks import cut_spans
 from repo_cache.incremental import encode_text, find_text_change, reencode, restore_text
@@ -73,44 +70,6 @@ def describe_scope(scope: Scope) -> GivenScope:
     regions = tuple((region.first_line + 1, region.end_line) for region in scope.regions if region.num_lines)
     num_lines = sum(region.num_lines for region in scope.regions)
     return GivenScope("file" if scope.whole else "regions", regions, num_lines, scope.num_lines)
-
-
-class AnswerLines:
-    """Which lines an answer may have: those that no check of the result would reject, whatever is around them.
-
-    A placeholder that the file does not have is none. Nor is, for a lazy snippet, a line that neither the file, nor the
-    snippet, nor one of its readings has; indentation does not count.
-    """
-
-    def __init__(self, task: ModelTask) -> None:
-        self._in_file = set(map(str.strip, task.text.split("\n")))
-        self._is_diff = task.edit.format == "udiff"  # a diff may add lines that look like placeholders
-        self._known: set[str] | None = None
-        if isinstance(task.edit.changes, Sketch) and not task.edit.changes.complete:
-            by_rule = task.by_rule
-            readings = [each.text for each in by_rule.candidates] if isinstance(by_rule, Unresolved) else []
-            if isinstance(by_rule, Merged):
-                readings.append(by_rule.text)
-            self._known = self._in_file.union(
-                map(str.strip, task.edit.new_lines), *(map(str.strip, text.split("\n")) for text in readings)
-            )
-
-    def accepts(self, line: bytes) -> bool:
-        """Return whether a finished line, without its newline, may be part of an accepted result."""
-        text = line.decode(errors="replace")
-        key = text.strip()
-        if not key or key in self._in_file:
-            return True
-        if holds_placeholder(text) and not self._is_diff:
-            return False
-        return self._known is None or key in self._known
-
-    def check(self, answers: Sequence[str]) -> Check:
-        """Return the check of the answers; those that ended at a line that is not accepted end with it."""
-        lines = [answer.removesuffix("\n").rsplit("\n", 1)[-1] for answer in answers]
-        bad = [line.strip() for line in lines if not self.accepts(line.encode())]
-        detail = format_list("neither of the file nor of the edit, so the answer ended there", bad)
-        return Check("known_lines", not bad, detail or "every line is of the file or of the edit")
 
 
 def _render_edit(task: ModelTask, part: ParsedEdit | None) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from agent_runtime.models.tokenizer import TokenizerBundle
 from engine import errors as engine_errors
-from engine.types import FinishReason, GenerationRequest, GenerationResult, GenerationStep, GenerationUsage, Proposer
+from engine.types import GenerationRequest, GenerationResult, GenerationStep, GenerationUsage, Proposer
 
 Answer = Callable[[str], str | engine_errors.EngineError]
 """The text that is written behind a prompt."""
@@ -18,7 +18,6 @@ class FakeStream:
     """One answer in one step, or an error."""
 
     answer: str | engine_errors.EngineError
-    finish_reason: FinishReason
     usage: GenerationUsage
     ended: bool = False
     closed: bool = False
@@ -27,7 +26,7 @@ class FakeStream:
         if isinstance(self.answer, engine_errors.EngineError):
             raise self.answer
         if self.ended:
-            raise StopIteration(GenerationResult((1, 2), self.answer.encode(), self.finish_reason, self.usage))
+            raise StopIteration(GenerationResult((1, 2), self.answer.encode(), "stop", self.usage))
         self.ended = True
         return GenerationStep((1, 2), self.answer.encode())
 
@@ -58,18 +57,5 @@ class FakeEngine:
         usage = GenerationUsage(prompt=10, completion=5, forwards=2)
         if request.reuse.mode != "exact":
             usage.reused_approximate, usage.recomputed_by = 4, {"asked": 5, "tail": 1}
-        self.streams.append(FakeStream(*end_at_bad_line(self.answer(prompt), request), usage))
+        self.streams.append(FakeStream(self.answer(prompt), usage))
         return self.streams[-1]
-
-
-def end_at_bad_line(
-    answer: str | engine_errors.EngineError, request: GenerationRequest
-) -> tuple[str | engine_errors.EngineError, FinishReason]:
-    """The answer up to the first line that the request does not accept, as the engine ends it."""
-    if request.accepts_line is None or isinstance(answer, engine_errors.EngineError):
-        return answer, "stop"
-    lines = answer.split("\n")
-    for number, line in enumerate(lines[:-1], 1):
-        if not request.accepts_line(line.encode()):
-            return "\n".join(lines[:number]) + "\n", "line"
-    return answer, "stop"

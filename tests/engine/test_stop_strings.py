@@ -89,23 +89,6 @@ def test_the_output_ends_where_the_first_stop_string_is_complete(
     assert b"".join(pieces) == expected
 
 
-@given(st.lists(st.sampled_from([b"a", b"b", b"\n", b"\n\n", b"ab\nb"]), max_size=16).map(b"".join), cuts)
-def test_the_output_ends_behind_the_first_line_that_is_not_accepted(text: bytes, places: list[int]) -> None:
-    tokens = split(text, places)
-    finder = StopFinder(tokens, frozenset(), (), lambda line: line != b"b")
-    pieces = []
-    for token_id in range(len(tokens)):
-        ended = finder.push(token_id)
-        pieces.append(finder.release(finished=token_id == len(tokens) - 1))
-        if ended:
-            break
-    lines = text.split(b"\n")
-    bad = lines[:-1].index(b"b") if b"b" in lines[:-1] else None
-    expected = text if bad is None else b"\n".join(lines[: bad + 1]) + b"\n"
-    assert (bytes(finder.text), b"".join(pieces)) == (expected, expected)
-    assert finder.finish_reason == ("length" if bad is None else "line")
-
-
 @given(any_texts, cuts, st.sampled_from(STOPS))
 def test_one_stop_string_is_found_where_find_finds_it(text: bytes, places: list[int], stop: bytes) -> None:
     finder, _ = run(split(text, places), (stop,))
