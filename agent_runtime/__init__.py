@@ -5,7 +5,8 @@ may run. `apply` merges an edit by rule, or asks the model (`llm`, `prompt`). `l
 conversations about files. `workspace` reads and writes files, `models` finds and loads weights. `telemetry` logs,
 counts and traces. `wiring` puts the parts together.
 
-The names of the SDK (docs/sdk.md) are imported when they are asked for: `Client` needs no torch.
+Users import the names of the SDK (docs/sdk.md) from `hunk`. They are loaded when they are asked for: `Client` needs no
+torch.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
     from agent_runtime.client.local import LocalClient
     from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest
 
+__version__ = "0.2.0"
+
 _HOME = {
-    "agent_runtime.client": (
+    ".client": (
         "AsyncClient",
         "BatchItem",
         "Client",
@@ -40,8 +43,8 @@ _HOME = {
         "Session",
         "WorkspaceRequest",
     ),
-    "agent_runtime.client.local": ("LocalClient",),
-    "agent_runtime.types": ("ApplyRequest", "ApplyResult", "PatchRequest"),
+    ".client.local": ("LocalClient",),
+    ".types": ("ApplyRequest", "ApplyResult", "PatchRequest"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -65,7 +68,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULE_OF[name]), name)
+    return getattr(import_module(_MODULE_OF[name], __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -112,6 +113,20 @@ Reader = Callable[[str], bytes | None]
 """Returns the bytes of a file, None if there is no such file; raises BadFile if it may not be read."""
 
 
+EditInput = str | Mapping[str, Any] | Sequence[Mapping[str, Any]]
+"""An edit in any format as text; one in JSON also as its objects, such as `{"old_string": "a", "new_string": "b"}`."""
+
+
+def encode_edit(edit: object) -> str:
+    """Return an edit as text; JSON objects are encoded. Raises TypeError for anything else."""
+    if isinstance(edit, str):
+        return edit
+    objects = [edit] if isinstance(edit, Mapping) else edit
+    if isinstance(objects, list | tuple) and all(isinstance(each, Mapping) for each in objects):
+        return json.dumps(edit, ensure_ascii=False)
+    raise TypeError(f"an edit is a text, a JSON object or a list of them, not {type(edit).__name__}")
+
+
 WRITE_SECONDS = 30.0
 """Default of `max_write_seconds`: seconds from the first token that a model writes for a file to its last."""
 
@@ -182,16 +197,34 @@ class ApplyRequest(Options):
     """
 
     original: bytes
-    edit: str
+    edit: EditInput
     path: str = ""
     prediction: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.original, bytes):
+            raise TypeError(f"`original` is the file's bytes, not {type(self.original).__name__}")
+        object.__setattr__(self, "edit", encode_edit(self.edit))
+
+    @property
+    def edit_text(self) -> str:
+        """The edit as text."""
+        return encode_edit(self.edit)
 
 
 @dataclass(frozen=True, slots=True)
 class PatchRequest(Options):
     """One edit that names its files itself: a V4A patch, a diff, or SEARCH blocks with file names."""
 
-    edit: str
+    edit: EditInput
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "edit", encode_edit(self.edit))
+
+    @property
+    def edit_text(self) -> str:
+        """The edit as text."""
+        return encode_edit(self.edit)
 
 
 PromptKind = Literal["cached", "reused", "recomputed"]
@@ -406,6 +439,11 @@ class ApplyResult:
         """The only file."""
         (file,) = self.files
         return file
+
+    @property
+    def merged(self) -> str:
+        """The only file's text after the edit."""
+        return self.file.merged
 
 
 _WORST_FIRST: tuple[Status, ...] = ("rejected", "merged", "noop")

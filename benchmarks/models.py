@@ -27,7 +27,7 @@ from agent_runtime.models.config import CATALOGUE, LoadOptions, ModelSettings
 from agent_runtime.models.loader import LoadedModel, load_model
 from agent_runtime.models.store import ModelStore, resolve
 from agent_runtime.process import build_environment
-from agent_runtime.prompt import ApplyPrompt, build_prompt
+from agent_runtime.prompt.builder import ApplyPrompt, build_prompt
 from agent_runtime.wiring import open_model
 from benchmarks.harness import describe_machine, make_parser, render_rows, say, write_json
 from engine.speculation import MergeDraft

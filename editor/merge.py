@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from editor.attribution import attribute_changes
 from editor.errors import TooMuchWorkError, format_list
@@ -16,11 +17,13 @@ from editor.execution import cache_results
 from editor.hunks.apply import merge_hunks
 from editor.lazy.merge import find_unclear_line, merge_sketch
 from editor.match.ladder import LineIndex, strip_blanks
-from editor.reader.reader import RankedReadings, read_snippet
 from editor.required_lines import refuse_stand_in
 from editor.search_replace.blocks import merge_ranges, merge_replacements, merge_whole
 from editor.search_replace.strings import merge_substitutions
 from editor.types import Merged, MergeOutcome, ParsedEdit, Sketch, Substitutions, Unresolved
+
+if TYPE_CHECKING:
+    from editor.reader.reader import RankedReadings
 
 _MORE_LINES = "Show more lines above and below the new ones, or the definition or section that they belong to."
 _EXACT_LINES = "Send SEARCH/REPLACE blocks with the exact lines to change."
@@ -84,8 +87,11 @@ def _take_first(unresolved: Unresolved, answer: RankedReadings) -> MergeOutcome:
     )
 
 
-# An edit that no rule decides is often sent again: with a model, or to be written.
-_read_again = cache_results(2)(read_snippet)
+@cache_results(2)  # an edit that no rule decides is often sent again: with a model, or to be written
+def _read_again(original: str, edit: ParsedEdit, language: str | None, instructions: tuple[str, ...]) -> RankedReadings:
+    from editor.reader.reader import read_snippet  # it imports numpy, which takes 0.1 s
+
+    return read_snippet(original, edit, language, instructions)
 
 
 def _refuse_doubtful(

@@ -28,17 +28,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ContinuousBatchingEngine": "engine.classic",
-    "Decoder": "engine.decoder",
-    "Engine": "engine.engine",
-    "EngineConfig": "engine.engine_config",
-    "EngineStats": "engine.engine",
-    "GenerationRequest": "engine.types",
-    "GenerationResult": "engine.types",
-    "GenerationStep": "engine.types",
-    "KVCache": "engine.decoder",
-    "SchedulerConfig": "engine.scheduler",
-    "reset_all_caches": "engine.decoder",
+    "ContinuousBatchingEngine": ".classic",
+    "Decoder": ".decoder",
+    "Engine": ".engine",
+    "EngineConfig": ".engine_config",
+    "EngineStats": ".engine",
+    "GenerationRequest": ".types",
+    "GenerationResult": ".types",
+    "GenerationStep": ".types",
+    "KVCache": ".decoder",
+    "SchedulerConfig": ".scheduler",
+    "reset_all_caches": ".decoder",
 }
 """Imported when they are asked for: torch takes a second, and errors, types and scheduling do without it."""
 
@@ -46,4 +46,4 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_HOMES[name], __name__), name)

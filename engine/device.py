@@ -37,7 +37,7 @@ def resolve_device(name: str) -> torch.device:
         )
         raise DeviceError(f"device {name!r} cannot be had; {missing}, {ON_THE_CPU}")
     if find_spec("triton") is None:
-        raise DeviceError(f"device {name!r} needs Triton: `pip install 'hunk[gpu]'`, {ON_THE_CPU}")
+        raise DeviceError(f"device {name!r} needs Triton: `pip install 'hunk-apply[gpu]'`, {ON_THE_CPU}")
     index, count = int(name.partition(":")[2] or 0), torch.cuda.device_count()
     if index >= count:
         raise DeviceError(f"device {name!r} cannot be had; there are {count} cards, the last is cuda:{count - 1}")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import Any, Literal, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from engine.errors import EngineError, RequestError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 ReuseMode = Literal["exact", "fast", "turbo"]
 """How much KV a prompt takes from earlier prompts.
@@ -341,7 +342,7 @@ class Output:
 FIRST_CHUNK = 64
 """Tokens compared at once; each further chunk is twice as long. Most sequences differ early, some after thousands."""
 
-TokenIds = Sequence[int] | NDArray[np.integer[Any]]
+TokenIds: TypeAlias = "Sequence[int] | NDArray[np.integer[Any]]"
 
 
 def count_common_prefix(one: TokenIds, other: TokenIds) -> int:
@@ -349,6 +350,8 @@ def count_common_prefix(one: TokenIds, other: TokenIds) -> int:
 
     It is what a prefix cache can reuse of one prompt for the other. Example: [1, 2, 3] and [1, 2] have 2.
     """
+    import numpy as np  # takes 0.1 s, and types do without it
+
     count = min(len(one), len(other))
     first, size = 0, FIRST_CHUNK
     while first < count:

@@ -117,7 +117,7 @@ def load_op(name: str) -> Op:
     """Import one op. Raises ValueError, which lists the known names, for an unknown name."""
     if name not in OP_NAMES:
         raise ValueError(f"there is no op {name!r}; there are {', '.join(OP_NAMES)}")
-    found: Op = import_module(f"kernels.{name}").OP
+    found: Op = import_module(f".{name}", __package__).OP
     return found
 
 

@@ -240,7 +240,8 @@ def _format_sizes(sizes: Variant) -> str:
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 NO_CARD = """no CUDA device, or no Triton, was found (torch {torch}). Kernels are timed on the card that they run on:
-call this there, with a CUDA build of torch and `pip install 'hunk[gpu]'`; `--dry-run` and `--list` work anywhere."""
+call this there, with a CUDA build of torch and `pip install 'hunk-apply[gpu]'`. `--dry-run` and `--list` work
+anywhere."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

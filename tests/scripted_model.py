@@ -25,13 +25,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from agent_runtime import wiring
 from agent_runtime.cli import main as command_line
+from agent_runtime.llm import opener
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.store import ModelFiles
 from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
-from agent_runtime.prompt import find_form
-from agent_runtime.prompt.forms import TAG
+from agent_runtime.prompt.forms import TAG, find_form
 from engine import core
 from engine.decoder import Batch, Decoder, KVStore
 from engine.engine import Engine
@@ -181,7 +180,7 @@ def main() -> None:
     """Run a command of `hunk`, or another program, with the script in place of every model."""
     script, command, *_ = sys.argv[1:]
     lines = [Line(**line) for line in json.loads(Path(script).read_text())]
-    wiring.load_model = partial(load_scripted, lines)  # type: ignore[assignment]
+    opener.load_model = partial(load_scripted, lines)  # type: ignore[assignment]
     if command.endswith(".py"):
         sys.argv = sys.argv[2:]
         runpy.run_path(command, run_name="__main__")

@@ -86,7 +86,7 @@ def build_patch_results(
 def parse_edits(request: PatchRequest) -> tuple[ParsedEdit, ...]:
     """Return the edit of each file; raises EditRefused, TooLarge, or BadRequest if a file is not named."""
     try:
-        edits = parse_files(request.edit, request.format)
+        edits = parse_files(request.edit_text, request.format)
     except EditSyntaxError as error:
         raise make_syntax_refusal(error) from error
     if len(edits) > MAX_FILES:

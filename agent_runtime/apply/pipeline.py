@@ -296,14 +296,14 @@ def _parse(request: ApplyRequest) -> _ParsedFile:
     resolve_reuse_mode(request.reuse, "exact")
     source = decode(request.original, request.path)
     try:
-        edits = parse_files(request.edit, request.format, request.path)
+        edits = parse_files(request.edit_text, request.format, request.path)
         edit = select_edit(request.path, edits)
     except EditSyntaxError as error:
         raise make_syntax_refusal(error, request.path) from error
     if edit.action == "delete" or edit.move_to not in ("", edit.path):
         raise make_refusal([_build_whole_file_reason(edit, request.path)])
     if len(edits) > 1:
-        request = replace(request, edit=render_blocks(edit) or request.edit)
+        request = replace(request, edit=render_blocks(edit) or request.edit_text)
     return _ParsedFile(request, source, edit)
 
 

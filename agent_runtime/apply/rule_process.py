@@ -69,11 +69,11 @@ class RuleProcesses:
 
     def is_large_enough(self, requests: Sequence[ApplyRequest]) -> bool:
         """Return whether edits are large enough for a process."""
-        return sum(len(one.original) + len(one.edit) for one in requests) >= self._large_bytes
+        return sum(len(one.original) + len(one.edit_text) for one in requests) >= self._large_bytes
 
     def make_reader(self, request: PatchRequest, read: Reader) -> BoundedReader:
         """Return a reader that raises LargeFilesError once the edit and its files are large enough for a process."""
-        return BoundedReader(read, self._large_bytes - len(request.edit))
+        return BoundedReader(read, self._large_bytes - len(request.edit_text))
 
     def apply(
         self,
@@ -180,7 +180,7 @@ class _Process:
         """Raises OSError."""
         self._pipe, its_end = Pipe()
         with its_end:
-            code = f"from agent_runtime.apply.rule_worker import main; main({its_end.fileno()})"
+            code = f"from {__package__}.rule_worker import main; main({its_end.fileno()})"
             # -P: nothing is imported from the folder in which the service runs.
             command = [sys.executable, "-P", "-c", code]
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[its_end.fileno()])

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from agent_runtime.errors import BadRequest, HunkError
 from agent_runtime.serialization import problem_from_json, result_from_json
-from agent_runtime.types import ApplyRequest, ApplyResult, Options, PatchRequest, Reader
+from agent_runtime.types import ApplyRequest, ApplyResult, EditInput, Options, PatchRequest, Reader, encode_edit
 
 Value = TypeVar("Value")
 
@@ -71,11 +71,14 @@ class WorkspaceRequest(Options):
     expected text of the whole file after the edit.
     """
 
-    edit: str
+    edit: EditInput
     path: str = ""
     workspace: str | None = None
     expected_sha256: str | Mapping[str, str] | None = None
     prediction: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "edit", encode_edit(self.edit))
 
 
 @dataclass(frozen=True, slots=True)

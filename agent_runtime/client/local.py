@@ -18,9 +18,15 @@ from starlette.types import Message, Scope
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.client.client import Client
 from agent_runtime.client.transport import NO_RETRIES, ClientSettings, Timeouts
-from agent_runtime.errors import ModelUnavailable
-from agent_runtime.llm.interface import Merger, ModelOnDemand
-from agent_runtime.models.config import DEFAULT_MODEL, SMALL_SPAN_GIB, LoadOptions, MergeOptions, ModelSettings
+from agent_runtime.llm.interface import Merger, ModelOnDemand, ModelSlot, NoModel
+from agent_runtime.models.config import (
+    DEFAULT_MODEL,
+    NO_MODEL,
+    SMALL_SPAN_GIB,
+    LoadOptions,
+    MergeOptions,
+    ModelSettings,
+)
 from agent_runtime.models.progress import Progress, SilentProgress
 from agent_runtime.server.app import build_app
 from agent_runtime.server.service import Service
@@ -202,14 +208,13 @@ class LocalClient(Client):
         )
 
         def load_model() -> Merger:
-            if model is None:
-                raise ModelUnavailable("this client has no model; it merges by rules only")
             from agent_runtime.wiring import make_model_slot  # it imports torch, which most edits do not need
 
             options = load or LoadOptions(span_gib=SMALL_SPAN_GIB)
-            return make_model_slot(model, settings, options, progress, merging or MergeOptions(), workspaces).load()
+            return make_model_slot(name, settings, options, progress, merging or MergeOptions(), workspaces).load()
 
-        self._model = ModelOnDemand(model or "none", load_model)
+        name = model or NO_MODEL
+        self._model: ModelSlot = NoModel() if name == NO_MODEL else ModelOnDemand(name, load_model)
         self._workspaces = workspaces
         parts = Service(Applier(self._model.get), self._model, workspaces, metering=Metering(self._model.stats))
         self._connect(

@@ -15,7 +15,19 @@ from agent_runtime.client.responses import AsyncStream, Final, Stream
 from agent_runtime.client.workspaces import AsyncSend, Send
 from agent_runtime.errors import HunkError, SessionMissing
 from agent_runtime.serialization import result_from_json, usage_from_json
-from agent_runtime.types import ApplyResult, Certainty, Decide, Draft, Mode, ReuseName, ScopeName, Usage, sum_usage
+from agent_runtime.types import (
+    ApplyResult,
+    Certainty,
+    Decide,
+    Draft,
+    EditInput,
+    Mode,
+    ReuseName,
+    ScopeName,
+    Usage,
+    encode_edit,
+    sum_usage,
+)
 from editor.types import FormatName, Policy
 
 if TYPE_CHECKING:
@@ -134,9 +146,9 @@ def build_ask_call(session_id: str, question: str, options: AskOptions, *, strea
     )
 
 
-def build_apply_call(session_id: str, edit: str, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:
+def build_apply_call(session_id: str, edit: EditInput, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:
     """Build the call of an edit; it has a key, as it counts in the session's usage even where nothing is written."""
-    body = {"edit": edit, **options, "stream": stream}
+    body = {"edit": encode_edit(edit), **options, "stream": stream}
     key = body.pop("idempotency_key", None)
     return Call(
         "POST",
@@ -240,11 +252,11 @@ class Session(_SessionBase):
         """Ask as `ask`: yields tokens as they are written, and last the SessionAnswer. Closing cancels the work."""
         return self._follow(lambda: self._build_ask_call(question, options, stream=True))
 
-    def apply(self, edit: str, **options: Unpack[EditOptions]) -> ApplyResult:
+    def apply(self, edit: EditInput, **options: Unpack[EditOptions]) -> ApplyResult:
         """Merge an edit into one file, or without `path` into those that it names; see `EditOptions`."""
         return self._send(self._build_apply_call(edit, options, stream=False))
 
-    def stream_apply(self, edit: str, **options: Unpack[EditOptions]) -> Stream[ApplyResult]:
+    def stream_apply(self, edit: EditInput, **options: Unpack[EditOptions]) -> Stream[ApplyResult]:
         """Merge as `apply`: yields phases and tokens, and at the end the ApplyResult."""
         return self._follow(lambda: self._build_apply_call(edit, options, stream=True))
 
@@ -270,7 +282,7 @@ class Session(_SessionBase):
     def _build_ask_call(self, question: str, options: AskOptions, *, stream: bool) -> Call[SessionAnswer]:
         return self._count_turn("ask", build_ask_call(self._ensure_id(), question, options, stream=stream))
 
-    def _build_apply_call(self, edit: str, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:
+    def _build_apply_call(self, edit: EditInput, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:
         return self._count_turn("apply", build_apply_call(self._ensure_id(), edit, options, stream=stream))
 
 
@@ -312,11 +324,11 @@ class AsyncSession(_SessionBase):
         """See `Session.stream`."""
         return self._follow(lambda: self._build_ask_call(question, options, stream=True))
 
-    async def apply(self, edit: str, **options: Unpack[EditOptions]) -> ApplyResult:
+    async def apply(self, edit: EditInput, **options: Unpack[EditOptions]) -> ApplyResult:
         """See `Session.apply`."""
         return await self._send(await self._build_apply_call(edit, options, stream=False))
 
-    def stream_apply(self, edit: str, **options: Unpack[EditOptions]) -> AsyncStream[ApplyResult]:
+    def stream_apply(self, edit: EditInput, **options: Unpack[EditOptions]) -> AsyncStream[ApplyResult]:
         """See `Session.stream_apply`."""
         return self._follow(lambda: self._build_apply_call(edit, options, stream=True))
 
@@ -342,7 +354,7 @@ class AsyncSession(_SessionBase):
     async def _build_ask_call(self, question: str, options: AskOptions, *, stream: bool) -> Call[SessionAnswer]:
         return self._count_turn("ask", build_ask_call(await self._ensure_id(), question, options, stream=stream))
 
-    async def _build_apply_call(self, edit: str, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:
+    async def _build_apply_call(self, edit: EditInput, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:
         return self._count_turn("apply", build_apply_call(await self._ensure_id(), edit, options, stream=stream))
 
 

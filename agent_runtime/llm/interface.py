@@ -5,17 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NoReturn, Protocol
 
 from agent_runtime.errors import HunkError, ModelUnavailable, Unsupported
 from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest, Draft, GivenScope, ReuseName, ScoredReading, Usage
 from editor.types import Check, MergeOutcome, ParsedEdit, Substitutions
-from engine.reuse import EXACT, Reuse, ReuseMode
+from engine.types import EXACT, Reuse, ReuseMode
 
 if TYPE_CHECKING:
     from agent_runtime.models.tokenizer import TokenizerBundle
-    from agent_runtime.prompt import ApplyPrompt
+    from agent_runtime.prompt.builder import ApplyPrompt
     from engine.engine import EngineStats
 
 
@@ -34,6 +34,8 @@ class EncodedPrompt:
     token_ids: tuple[int, ...]
     reuse: Reuse = EXACT
 
+
+NO_MODEL_HINT = "the model is `none`: edits are merged by rules only; name a model to have it decide"
 
 Prompt = tuple[ChatMessage, ...] | EncodedPrompt
 
@@ -306,6 +308,28 @@ class ModelSlot:
                 on_loaded()
 
         threading.Thread(target=work, name="load-model", daemon=True).start()
+
+
+class NoModel(ModelSlot):
+    """Stands for a model where there is none: edits are merged by rules only, and nothing is loaded."""
+
+    def __init__(self) -> None:
+        super().__init__("none", self.get)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether edits can be merged: the rules always work."""
+        return True
+
+    def get(self) -> NoReturn:
+        """Raise ModelUnavailable."""
+        raise ModelUnavailable(NO_MODEL_HINT)
+
+    get_loaded = get
+
+    def load_in_background(self, on_loaded: Callable[[], None], on_fault: Callable[[HunkError], None]) -> None:
+        """Call `on_loaded`."""
+        on_loaded()
 
 
 def to_model_unavailable(name: str, error: Exception) -> ModelUnavailable:

@@ -29,7 +29,7 @@ from agent_runtime.llm.scorer import (
 )
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import TokenizerBundle
-from agent_runtime.prompt import ApplyPrompt, TextEncoder, build_prompt, encode_shared_prefix
+from agent_runtime.prompt.builder import ApplyPrompt, TextEncoder, build_prompt, encode_shared_prefix
 from agent_runtime.request_context import ProgressListener, RequestContext, Timings
 from agent_runtime.types import ApplyRequest, ReuseName, Usage, sum_usage
 from agent_runtime.workspace.index import TokenIndex

@@ -74,7 +74,7 @@ def describe_scope(scope: Scope) -> GivenScope:
 
 def _render_edit(task: ModelTask, part: ParsedEdit | None) -> str:
     if part is None:
-        return task.request.edit.strip("\n")
+        return task.request.edit_text.strip("\n")
     if isinstance(part.changes, Sketch):
         return render_snippet(part.changes, find_language(task.request.path))
     return render_blocks(part).removesuffix("\n")

@@ -12,7 +12,7 @@ from importlib.resources import files
 
 from agent_runtime.llm.generate import Follow, RunResults, run_requests
 from agent_runtime.llm.interface import ModelTask
-from agent_runtime.prompt import ApplyPrompt
+from agent_runtime.prompt.builder import ApplyPrompt
 from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import ScoredReading
 from editor.grammars import find_language

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from importlib.metadata import version
 from typing import Annotated, Any, TypeVar
 
 import anyio
@@ -14,8 +13,9 @@ from anyio.to_thread import run_sync
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, InputRequiredResult, TextContent, Tool, ToolAnnotations
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
+from agent_runtime import __version__
 from agent_runtime.apply.rule_process import limit_rule_time
 from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable, Stale
 from agent_runtime.mcp.backends import Backend, BackendStatus, Edit, FileText
@@ -23,6 +23,7 @@ from agent_runtime.quotas import CpuSlots
 from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.serialization import problem_to_json
 from agent_runtime.server.auth import get_flow
+from agent_runtime.server.schemas import encode_objects
 from agent_runtime.types import ApplyResult, Certainty, FileResult, Method, Reason, Status, format_percent
 from editor.types import LineKind
 
@@ -183,7 +184,7 @@ def read_response(file: FileText, start_line: int | None, end_line: int | None) 
 
 def status_response(status: BackendStatus) -> CallToolResult:
     """Return where the files are and where edits are merged."""
-    answer = StatusAnswer(version=version("hunk"), **asdict(status))
+    answer = StatusAnswer(version=__version__, **asdict(status))
     texts = [f"{name}: {value}" for name, value in answer.model_dump().items() if value not in (None, {})]
     return CallToolResult(content=[_make_text("\n".join(texts))], structured_content=answer.model_dump(mode="json"))
 
@@ -248,7 +249,7 @@ def build_server(backend: Backend) -> MCPServer:
         "hunk",
         title="Hunk",
         instructions=INSTRUCTIONS,
-        version=version("hunk"),
+        version=__version__,
         log_level="WARNING",
         warn_on_duplicate_tools=True,
     )
@@ -267,7 +268,7 @@ def build_server(backend: Backend) -> MCPServer:
         context: Context,
         path: Path,
         instruction: Annotated[str, Field(description="The purpose of the edit, in one sentence.")],
-        edit: Annotated[str, Field(description=EDIT)],
+        edit: Annotated[str, BeforeValidator(encode_objects), Field(description=EDIT)],
         expected_sha256: Annotated[
             Sha256 | None,
             Field(description="Hash of the file as it was read; if it differs now, the edit is refused as stale."),

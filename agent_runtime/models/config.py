@@ -10,13 +10,16 @@ from typing import Literal
 import platformdirs
 
 from agent_runtime.errors import BadRequest, UnknownModel, find_nearest
-from agent_runtime.prompt import DEFAULT, FORMS, find_form
+from agent_runtime.prompt.forms import DEFAULT, FORMS, find_form
 from agent_runtime.types import ReuseName
 
 SOURCE_NAMES = ("hub", "registry")
 
 DEFAULT_MODEL = "qwen2.5-coder-1.5b"
 """The most accurate model of the catalogue; the smaller ones are faster."""
+
+NO_MODEL = "none"
+"""Stands for no model, where a name of one is asked for: edits are merged by rules only."""
 
 DEFAULT_CONTEXT = 16384
 """Limit of prompt and answer together, in tokens; the KV cache holds two of them (940 MB for the 1.5B model)."""

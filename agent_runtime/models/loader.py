@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import resource
 import shutil
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from agent_runtime.models.store import (
     write_tokenizer_config,
 )
 from agent_runtime.models.tokenizer import TokenizerBundle, read_folder_tokenizer, read_gguf_tokenizer
-from agent_runtime.prompt import find_form
+from agent_runtime.prompt.forms import find_form
 from engine.decoder import Decoder
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
@@ -90,9 +90,18 @@ def load_model(
     except (WeightsError, TokenizerError) as error:
         raise CorruptModel(f"model {files.name} cannot be loaded: {error}") from error
     engine = _make_engine(files.name, decoder, text, limits or EngineConfig())
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak_bytes = _measure_peak_bytes()
     text = replace(text, form=form)
     return LoadedModel(files.name, engine, text, time.perf_counter() - started, peak_bytes)
+
+
+def _measure_peak_bytes() -> int:
+    """Return the most memory that this process has had, in bytes; 0 on Windows, where nothing measures it."""
+    try:
+        import resource
+    except ModuleNotFoundError:
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 @torch.inference_mode()

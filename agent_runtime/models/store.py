@@ -35,7 +35,7 @@ from agent_runtime.files import write_temporary
 from agent_runtime.models import config
 from agent_runtime.models.config import CatalogueEntry
 from agent_runtime.models.progress import Progress, SilentProgress
-from agent_runtime.prompt import DEFAULT
+from agent_runtime.prompt.forms import DEFAULT
 from repo_cache.files import make_private, make_private_file
 
 CHUNK_BYTES = 1 << 20

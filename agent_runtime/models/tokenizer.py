@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from agent_runtime.errors import CorruptModel, ModelUnavailable
 from agent_runtime.models.config import ModelSettings
 from agent_runtime.models.store import ModelStore, find_copy, resolve
-from agent_runtime.prompt import DEFAULT, PromptForm
 from agent_runtime.prompt.chat_template import ChatTemplate
+from agent_runtime.prompt.forms import DEFAULT, PromptForm
 from repo_cache.errors import TokenizerError
 from repo_cache.tokenizer import BPETokenizer, GGUFVocabulary
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 
 from anyio.to_thread import run_sync
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 
+from agent_runtime import __version__
 from agent_runtime.files import MAX_EDIT_BYTES, MAX_FILE_BYTES
 from agent_runtime.server.auth import BearerTokenMiddleware, HostGuardMiddleware
 from agent_runtime.server.middleware import (
@@ -52,7 +52,7 @@ def build_app(
     app = DescribedApp(
         title="Hunk",
         summary="Applies code edits with a language model at the price of what changed.",
-        version=version("hunk"),
+        version=__version__,
         lifespan=lifespan,
         docs_url=None,  # FastAPI's pages load scripts from elsewhere
         redoc_url=None,

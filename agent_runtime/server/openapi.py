@@ -42,7 +42,7 @@ from agent_runtime.types import ApplyRequest, FileResult, Reason, Status, Usage
 def load_examples() -> dict[str, Any]:
     """Load the example answers, by method and path."""
     merged = _run_example()
-    others = json.loads(files("agent_runtime.server").joinpath("examples.json").read_text(encoding="utf-8"))
+    others = json.loads(files(__package__).joinpath("examples.json").read_text(encoding="utf-8"))
     return {"POST /apply": merged, "POST /sessions/{session_id}/apply": merged, **others}
 
 

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+)
 
 from agent_runtime.apply.multi_file import MAX_FILES
-from agent_runtime.errors import BadRequest, Unsupported
+from agent_runtime.errors import BadRequest, Unsupported, find_nearest
 from agent_runtime.session.files import MAX_SESSION_FILES
 from agent_runtime.types import (
     DECIDE,
@@ -20,6 +28,7 @@ from agent_runtime.types import (
     Mode,
     ReuseName,
     ScopeName,
+    encode_edit,
     resolve_min_certainty,
 )
 from editor.types import FormatName, Policy
@@ -41,6 +50,23 @@ def _check_encodable(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_check_encodable)]
+
+
+def encode_objects(edit: object) -> object:
+    """Encode an edit that is sent as JSON objects; anything else is left to the schema."""
+    try:
+        return encode_edit(edit)
+    except TypeError:
+        return edit
+
+
+EditText = Annotated[
+    Text,
+    BeforeValidator(encode_objects),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "array", "items": {"type": "object"}}]}),
+]
+"""An edit: a text in any format, or the objects of one in JSON."""
+
 WriteSeconds = Annotated[
     float, Field(gt=0.0, le=86_400.0, description="Maximum time from the first token that the model writes for a file.")
 ]
@@ -108,7 +134,7 @@ class FileBody(BaseModel):
     )
     original: Text | None = None
     encoding: Encoding = "utf-8"
-    edit: Text | None = Field(
+    edit: EditText | None = Field(
         None, description="The edit of this file; omitted if the edit beside `files` names the file."
     )
     prediction: Prediction | None = None
@@ -124,7 +150,7 @@ class ApplyBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": EXAMPLES})
 
-    edit: Text | None = None
+    edit: EditText | None = None
     path: Text | None = Field(
         None, description="With `original`: the file's name. Without: the file's path in the workspace."
     )
@@ -177,8 +203,16 @@ def convert_validation_error(errors: Sequence[Any], what: str = "the body") -> B
     if not place:
         return BadRequest(f"{what} has to be a JSON object; send it as application/json")
     if first["type"] == "extra_forbidden":
-        return Unsupported(f"there is no field {field!r}", field=field)
+        return Unsupported(f"there is no field {field!r}{_describe_nearest(field)}", field=field)
     return BadRequest(f"field {'.'.join(place)!r}: {first['msg']}", field=field)
+
+
+def _describe_nearest(field: str) -> str:
+    """Describe what an unknown field of an apply was meant to be, "" if nothing is near."""
+    if field in ("old_string", "new_string", "old_str", "new_str", "oldString", "newString", "replace_all"):
+        return "; an edit in JSON is the value of 'edit', as text or as an object"
+    near = find_nearest(field, ApplyBody.model_fields)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def _strip_location(place: Sequence[Any]) -> Sequence[Any]:
@@ -239,7 +273,7 @@ class SessionApplyBody(BaseModel):
 
     model_config = _make_config(path="src/limits.py", edit='{"old_string": "limit = 10", "new_string": "limit = 20"}')
 
-    edit: Text
+    edit: EditText
     path: Text | None = Field(None, description="The file, whether read before or not. Null: the edit names its files.")
     write: bool = Field(False, description="Write the merged files.")
     stream: bool = Field(

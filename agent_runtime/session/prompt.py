@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent_runtime.errors import BadFile
-from agent_runtime.prompt import TextEncoder
+from agent_runtime.prompt.builder import TextEncoder
 from agent_runtime.prompt.chat_template import ChatTemplate, render_frame
 from agent_runtime.session.changes import ChangeNotes, ChangeRates, FileCost, choose_order
 from agent_runtime.types import ReuseName

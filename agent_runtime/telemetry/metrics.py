@@ -8,7 +8,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,6 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from agent_runtime import __version__
 from agent_runtime.errors import HunkError
 from agent_runtime.types import ApplyResult, Certainty, Method, Usage, sum_usage
 
@@ -344,6 +345,14 @@ def _compute_percentiles(values: Sequence[float]) -> dict[str, float] | None:
     return {"p50": round(cuts[49], 3), "p99": round(cuts[98], 3)}
 
 
+def _find_torch_version() -> str:
+    """Return the version of torch without importing it; "none" where it is not installed."""
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return "none"
+
+
 class Metering(Observer):
     """Passes each outcome to the counters, the sliding window and the subscribed observers."""
 
@@ -356,7 +365,7 @@ class Metering(Observer):
         self.counters = RequestCounters(self._registry)
         self.window = SlidingWindowStats()
         Info("hunk_build", "What runs.", registry=self._registry).info(
-            {"version": version("hunk"), "python": platform.python_version(), "torch": version("torch")}
+            {"version": __version__, "python": platform.python_version(), "torch": _find_torch_version()}
         )
         self._registry.register(EngineMetrics(self._look))
         ProcessCollector(registry=self._registry)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from opentelemetry import trace
 from opentelemetry.trace import TracerProvider
 
+from agent_runtime import __version__
 from agent_runtime.errors import BadRequest
 from agent_runtime.telemetry.metrics import Observer, RequestOutcome
 
@@ -41,7 +41,7 @@ def make_tracer_provider(environ: Mapping[str, str], *, asked: bool = False) -> 
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError:
         raise BadRequest(
-            f"{what} asks for traces, and OpenTelemetry's exporter is not installed: pip install 'hunk[otel]'",
+            f"{what} asks for traces, and OpenTelemetry's exporter is not installed: pip install 'hunk-apply[otel]'",
             field=what,
         ) from None
     return make_provider(OTLPSpanExporter(), environ)
@@ -62,7 +62,7 @@ def make_provider(exporter: SpanExporter, environ: Mapping[str, str]) -> SdkProv
                 span.set_attribute("url.query", "REDACTED")
 
     name = environ.get("OTEL_SERVICE_NAME", "hunk")
-    provider = Provider(resource=Resource.create({"service.name": name, "service.version": version("hunk")}))
+    provider = Provider(resource=Resource.create({"service.name": name, "service.version": __version__}))
     provider.add_span_processor(NoQueries())
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider
@@ -75,7 +75,7 @@ class PhaseSpans(Observer):
     """
 
     def __init__(self, provider: TracerProvider) -> None:
-        self._tracer = provider.get_tracer("hunk", version("hunk"))
+        self._tracer = provider.get_tracer("hunk", __version__)
 
     def on_outcome(self, outcome: RequestOutcome) -> None:
         span = trace.get_current_span()

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import torch
 
+from agent_runtime.llm.opener import CARD_LIMITS
 from agent_runtime.models.config import KV_SHARE
-from agent_runtime.wiring import CARD_LIMITS
 from benchmarks.gpu.__main__ import DTYPE, NO_CARD
 from benchmarks.gpu.bounds import SHAPES, draw_parameters
 from benchmarks.gpu.card import NoCard, cuda_device

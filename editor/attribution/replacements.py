@@ -7,6 +7,7 @@ the result is known here. Everything outside of the places must be equal charact
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,6 @@ from functools import cached_property
 from itertools import product
 from typing import TypeVar
 
-import numpy as np
 from rapidfuzz import fuzz
 
 from editor.attribution.snippet import get_trailing_space, is_moved_alike, measure_indent
@@ -204,23 +204,25 @@ class ReplacementSearch:
     def _count_equal(self, old: int, new: int) -> int:
         """Return how many lines of both texts are equal from these on."""
         a, b = self._ids
-        size, total = 64, 0
-        while True:
-            left, right = a[old + total : old + total + size], b[new + total : new + total + size]
-            shorter = min(len(left), len(right))
-            differs = np.nonzero(left[:shorter] != right[:shorter])[0]
-            if len(differs):
-                return total + int(differs[0])
-            total += shorter
-            if shorter < size:
-                return total
-            size *= 4
+
+        def is_equal(start: int, end: int) -> bool:
+            return a[(old + start) * 8 : (old + end) * 8] == b[(new + start) * 8 : (new + end) * 8]
+
+        longest = min(len(self.old) - old, len(self.new) - new)
+        low, size = 0, 64
+        while low < (high := min(low + size, longest)) and is_equal(low, high):
+            low, size = high, size * 4
+        while low < high:  # the first difference is between them
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if is_equal(low, middle) else (low, middle - 1)
+        return low
 
     @cached_property
-    def _ids(self) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    def _ids(self) -> tuple[bytes, bytes]:
+        """Both texts with 8 bytes for each line, so that many lines are compared at once."""
         ids: dict[str, int] = {}
-        old = np.array([ids.setdefault(line, len(ids)) for line in self.old], np.int64)
-        return old, np.array([ids.setdefault(line, len(ids)) for line in self.new], np.int64)
+        old, new = (array("q", [ids.setdefault(line, len(ids)) for line in lines]) for lines in (self.old, self.new))
+        return old.tobytes(), new.tobytes()
 
     @cached_property
     def _found(self) -> list[LocatedChange]:

@@ -9,9 +9,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple
 
 from editor.attribution.instruction import PlaceText, RemovalText
 from editor.attribution.snippet import SnippetItem, list_ancestor_keys, measure_level, read_items
@@ -21,6 +19,9 @@ from editor.diff import LineOp, line_opcodes
 from editor.execution import cache_results
 from editor.syntax import Survey, survey
 from editor.types import Sketch
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class SolidLine(NamedTuple):
@@ -229,6 +230,8 @@ class AlignmentBand:
     """
 
     def __init__(self, old: Sequence[str], new: Sequence[str], ops: Sequence[LineOp]) -> None:
+        import numpy as np  # takes 0.1 s, and few edits need it
+
         self._diagonal = np.full(len(new) + 1, -1, np.int64)
         for op in ops:
             if op.equal:
@@ -305,6 +308,8 @@ def _count_slides(lines: Sequence[str], start: int, end: int) -> tuple[int, int]
 
 
 def _mark_near_best(old: Sequence[str], new: Sequence[str]) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    import numpy as np
+
     ids: dict[str, int] = {}
     left = np.array([ids.setdefault(key, len(ids)) for key in old], np.int64)
     right = np.array([ids.setdefault(key, len(ids)) for key in new], np.int64)
@@ -322,6 +327,8 @@ def _compute_lcs_lengths(
 
     `equal` has the shape [lines of the first sequence, pairs, lines of the second sequence].
     """
+    import numpy as np
+
     size, many, width = equal.shape
     table = np.zeros((many, size + 1, width + 1), np.int32)
     for at in range(size - 1, -1, -1):

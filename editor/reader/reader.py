@@ -276,7 +276,7 @@ class ReadingRanker:
 @lru_cache(maxsize=1)
 def load_ranker() -> ReadingRanker:
     """Return the order of `weights.json`; a feature that the file does not name has no weight."""
-    data = json.loads(files("editor.reader").joinpath("weights.json").read_text(encoding="utf-8"))
+    data = json.loads(files(__package__).joinpath("weights.json").read_text(encoding="utf-8"))
     weights = np.array([float(data["weights"].get(name, 0.0)) for name in FEATURES])
     points = tuple((float(x), float(y)) for x, y in data["confidence"])
     bars = data["bars"]

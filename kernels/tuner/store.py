@@ -27,6 +27,8 @@ from kernels.atomic_file import replace_file
 from kernels.op import Op, Shape, Variant
 
 PACKAGE = Path(__file__).parents[1]
+NAME = __package__.removesuffix(".tuner")
+"""Name of the package: `hunk.kernels` in a wheel, `kernels` in a checkout."""
 
 
 def compute_source_hash(op_name: str, package: Path = PACKAGE) -> str:
@@ -48,19 +50,19 @@ def _find_triton_files(op_name: str, package: Path) -> set[Path]:
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
         if path not in found and "triton.jit" in text:
             found.add(path)
-            waiting += [package.parent / f"{name.replace('.', '/')}.py" for name in _list_imports(text)]
+            waiting += [package / f"{name.replace('.', '/')}.py" for name in _list_imports(text)]
     return found
 
 
 def _list_imports(text: str) -> list[str]:
-    """Return 'kernels.rope.kernel' for `from kernels.rope.kernel import f` and `from kernels.rope import kernel`."""
+    """Return 'rope.kernel' for `from kernels.rope.kernel import f` and `from kernels.rope import kernel`."""
     names = []
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("kernels"):
+        if isinstance(node, ast.ImportFrom) and node.module:
             names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names if alias.name.startswith("kernels.")]
-    return names
+            names += [alias.name for alias in node.names]
+    return [name.removeprefix(f"{NAME}.") for name in names if name.startswith(f"{NAME}.")]
 
 
 @dataclass(frozen=True, slots=True)

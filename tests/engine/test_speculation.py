@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from torch import Tensor
 
-from agent_runtime.prompt import ApplyPrompt, build_prompt
+from agent_runtime.prompt.builder import ApplyPrompt, build_prompt
 from agent_runtime.prompt.chat_template import ChatTemplate
 from engine.core import EngineCore
 from engine.decoder import Decoder

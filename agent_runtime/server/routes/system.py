@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Header, Request, Response
 
+from agent_runtime import page
 from agent_runtime.errors import NoSuchRoute
 from agent_runtime.server.auth import require
 from agent_runtime.server.service import Service
@@ -113,7 +114,7 @@ def build_page_routes(service: Service) -> APIRouter:
 
 def load_assets() -> dict[str, Asset]:
     """Load the page's files by their path below `/static/`, which has a hash of all; the page itself is at ''."""
-    found = {each.name: each.read_bytes() for each in files("agent_runtime.page").iterdir() if _find_suffix(each.name)}
+    found = {each.name: each.read_bytes() for each in files(page).iterdir() if _find_suffix(each.name)}
     version = sha256(b"".join(found[name] for name in sorted(found))).hexdigest()[:16]
     html = found.pop("index.html").replace(b'"static/', f'"static/{version}/'.encode())
     assets = {

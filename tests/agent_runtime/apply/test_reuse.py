@@ -16,7 +16,7 @@ from agent_runtime.llm.interface import build_reuse, resolve_reuse_mode
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
-from agent_runtime.prompt import ApplyPrompt
+from agent_runtime.prompt.builder import ApplyPrompt
 from agent_runtime.types import ApplyRequest, ApplyResult, Options, PatchRequest
 from engine.reuse import EXACT, Match, plan_reuse
 from engine.types import GenerationRequest

@@ -223,7 +223,7 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_looked_for(
 def test_weights_in_fewer_bits_are_refused_on_a_card(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str | Path]
 ) -> None:
-    monkeypatch.setattr("agent_runtime.wiring.resolve_device", torch.device)
+    monkeypatch.setattr("agent_runtime.llm.opener.resolve_device", torch.device)
     done = hunk_here(*arguments, "--device", "cuda", "--quantize", "int8")
     assert isinstance(done.exception, BadRequest)
     assert "quantize is 'int8', which is for CPUs, and the device is cuda" in str(done.exception)

@@ -19,7 +19,7 @@ from agent_runtime.llm.merger import MAX_LINES_AGAIN, ModelMerger, build_draft
 from agent_runtime.llm.questions import FileEncoder, build_questions, find_scope
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
-from agent_runtime.prompt import build_prompt
+from agent_runtime.prompt.builder import build_prompt
 from agent_runtime.request_context import NO_PROGRESS, RequestContext
 from agent_runtime.types import ApplyRequest, ApplyResult, GivenScope
 from editor.formats import parse

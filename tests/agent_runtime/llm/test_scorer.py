@@ -43,7 +43,7 @@ from agent_runtime.llm.scorer import (
 )
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import read_gguf_tokenizer
-from agent_runtime.prompt import ApplyPrompt
+from agent_runtime.prompt.builder import ApplyPrompt
 from agent_runtime.request_context import NO_PROGRESS, ProgressListener, RequestContext
 from agent_runtime.serialization import result_from_json, result_to_json
 from agent_runtime.types import ApplyRequest, ApplyResult

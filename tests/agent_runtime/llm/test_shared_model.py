@@ -19,6 +19,7 @@ from torch import Tensor
 
 from agent_runtime import wiring
 from agent_runtime.errors import HunkError, ModelUnavailable
+from agent_runtime.llm import opener
 from agent_runtime.llm.interface import ModelTask
 from agent_runtime.llm.merger import ModelMerger, warm_up
 from agent_runtime.models.config import LoadOptions, MergeOptions, ModelSettings
@@ -26,7 +27,7 @@ from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.progress import SilentProgress
 from agent_runtime.models.store import ModelFiles
 from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
-from agent_runtime.prompt import build_prompt
+from agent_runtime.prompt.builder import build_prompt
 from agent_runtime.request_context import NO_PROGRESS, ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest
 from editor.formats import parse
@@ -333,7 +334,7 @@ def test_an_engine_that_it_does_not_fit_is_no_fault(warmed: LoadedModel, config:
 
 def test_a_service_s_model_is_loaded_with_it(warmed: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wiring, "resolve", lambda *_: ModelFiles("gguf", Path("x"), "x"))
-    monkeypatch.setattr(wiring, "load_model", lambda *_, **__: warmed)
+    monkeypatch.setattr(opener, "load_model", lambda *_, **__: warmed)
     slot = wiring.make_model_slot("x", ModelSettings(Path("x")), LoadOptions(), SilentProgress(), MergeOptions())
     assert warmed.engine.stats().kv.num_cached == 0, "looking for it runs nothing"
     slot.load()
@@ -344,7 +345,7 @@ def test_a_service_s_model_is_loaded_with_it(warmed: LoadedModel, monkeypatch: p
 def test_the_environment_s_form_wins_over_the_model_s(monkeypatch: pytest.MonkeyPatch, warmed: LoadedModel) -> None:
     forms: list[str] = []
     monkeypatch.setattr(wiring, "resolve", lambda *_: ModelFiles("gguf", Path("x"), "x", prompt_form="of the model"))
-    monkeypatch.setattr(wiring, "load_model", lambda files, *_, **__: forms.append(files.prompt_form) or warmed)
+    monkeypatch.setattr(opener, "load_model", lambda files, *_, **__: forms.append(files.prompt_form) or warmed)
     for own in (None, "tags"):
         wiring.open_model("x", ModelSettings(Path("x"), prompt_form=own), LoadOptions())
     assert forms == ["of the model", "tags"]

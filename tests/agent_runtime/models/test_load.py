@@ -18,6 +18,7 @@ from tokenizers.models import BPE
 
 from agent_runtime.doctor.diagnosis import find_measured_speed
 from agent_runtime.errors import BadRequest, CorruptModel
+from agent_runtime.llm.opener import make_engine_config
 from agent_runtime.models.config import LoadOptions, ModelSettings, Quantize
 from agent_runtime.models.loader import LoadedModel, check_range, load_model
 from agent_runtime.models.store import (
@@ -34,7 +35,7 @@ from agent_runtime.models.store import (
     seal_copy,
 )
 from agent_runtime.models.tokenizer import open_tokenizer, read_folder_tokenizer
-from agent_runtime.wiring import _make_engine_config, open_model
+from agent_runtime.wiring import open_model
 from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
 from engine.errors import WeightsError
@@ -321,7 +322,7 @@ def test_a_model_that_float16_cannot_hold_is_refused_when_it_is_loaded() -> None
 
 def test_a_card_has_larger_passes_unless_others_were_asked_for(tmp_path: Path) -> None:
     def limits(**options: Any) -> tuple[int, int]:
-        config = _make_engine_config(LoadOptions(**options), tmp_path).scheduler
+        config = make_engine_config(LoadOptions(**options), tmp_path).scheduler
         return config.max_batched_tokens, config.prefill_beside_decodes
 
     assert limits() == (512, 256)

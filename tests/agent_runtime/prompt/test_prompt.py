@@ -14,18 +14,9 @@ from transformers import PreTrainedTokenizerFast
 
 from agent_runtime.errors import CorruptModel
 from agent_runtime.models.config import CATALOGUE
-from agent_runtime.prompt import (
-    DEFAULT,
-    FORMS,
-    ApplyPrompt,
-    PromptForm,
-    build_prompt,
-    encode_shared_prefix,
-    find_form,
-)
-from agent_runtime.prompt.builder import convert_indentation
+from agent_runtime.prompt.builder import ApplyPrompt, build_prompt, convert_indentation, encode_shared_prefix
 from agent_runtime.prompt.chat_template import ChatTemplate
-from agent_runtime.prompt.forms import Example
+from agent_runtime.prompt.forms import DEFAULT, FORMS, Example, PromptForm, find_form
 from editor.formats import parse
 from editor.merge import merge
 from editor.types import Merged, Unresolved

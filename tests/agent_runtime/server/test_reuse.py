@@ -17,7 +17,7 @@ import pytest
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
-from agent_runtime.prompt import PromptForm
+from agent_runtime.prompt.forms import PromptForm
 from agent_runtime.workspace.index import WatchedIndex
 from engine.decoder import Decoder
 from engine.engine import Engine

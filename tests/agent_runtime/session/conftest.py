@@ -14,7 +14,7 @@ from agent_runtime.llm.interface import ChatAnswer, ChatModel, ChatRequest, Enco
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
-from agent_runtime.prompt import PromptForm
+from agent_runtime.prompt.forms import PromptForm
 from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.session import ServerSession
 from agent_runtime.workspace.workspace import Workspace

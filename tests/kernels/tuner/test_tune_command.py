@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from agent_runtime.llm.opener import make_engine_config
 from agent_runtime.models.config import LoadOptions
-from agent_runtime.wiring import _make_engine_config
 from engine.core import EngineCore
 from engine.engine_config import EngineConfig
 from kernels import tune
@@ -62,7 +62,7 @@ def test_without_a_card_it_says_what_to_do(no_card: None, capsys: pytest.Capture
     said = capsys.readouterr()
     assert said.out == ""
     assert "no CUDA device" in said.err
-    assert "pip install 'hunk[gpu]'" in said.err
+    assert "pip install 'hunk-apply[gpu]'" in said.err
 
 
 @pytest.mark.parametrize("name", OP_NAMES)
@@ -169,7 +169,7 @@ def test_the_engine_takes_winners_from_the_services_cache_folder(
 ) -> None:
     taken: list[Path] = []
     monkeypatch.setattr("engine.core.use_folder", taken.append)
-    folder = _make_engine_config(LoadOptions(), tmp_path).kernels_dir
+    folder = make_engine_config(LoadOptions(), tmp_path).kernels_dir
     assert folder == tmp_path / "kernels"
     with by_kernels():
         for kernels_dir in (folder, None):

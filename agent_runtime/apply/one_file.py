@@ -1,0 +1,48 @@
+"""Merges an edit into a file of this machine: the one-line call of the SDK."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.files import read_file
+from agent_runtime.llm.interface import Merger
+from agent_runtime.models.config import NO_MODEL, LoadOptions, ModelSettings
+from agent_runtime.types import ApplyRequest, ApplyResult, EditInput
+from agent_runtime.workspace.workspace import replace_file
+
+
+def apply(
+    path: str | Path, edit: EditInput, *, write: bool = False, model: str | None = None, **options: Any
+) -> ApplyResult:
+    """Merge an edit into the file at `path`, in this process.
+
+    edit: in any format, see docs/api.md; one in JSON may be given as its objects. write: replace the file, atomically;
+    without it nothing is written. model: a catalogue name or a path; it is loaded by the first edit that no rule
+    decides, and kept. None: rules only. options: those of `ApplyRequest`, such as `min_certainty`.
+
+    The result's `status` is `merged`, `noop`, or `rejected` if a check rejects the merge, which is then not written.
+    Raises EditRefused where the edit does not apply, FileMissing, Stale if the file changed meanwhile,
+    ModelUnavailable, and other errors of `hunk.errors`; the file is then unchanged.
+    """
+    path = Path(path)
+    request = ApplyRequest(read_file(path), edit, str(path), **options)
+    result = _make_applier(model or NO_MODEL).apply(request)
+    if write and result.status == "merged":
+        replace_file(path, result.file.data, expected_sha256=result.file.sha256_before)
+    return result
+
+
+@cache
+def _make_applier(model: str) -> Applier:
+    @cache
+    def open_merger() -> Merger:
+        from agent_runtime.wiring import open_merger
+
+        settings = ModelSettings.from_env(os.environ)
+        return open_merger(model, settings, LoadOptions(kv_sequences=1))
+
+    return Applier(open_merger)

@@ -1,0 +1,66 @@
+"""The SDK of Hunk: merges code edits into files (docs/sdk.md).
+
+    import hunk
+
+    result = hunk.apply("src/limits.py", {"old_string": "LIMIT = 10", "new_string": "LIMIT = 20"}, write=True)
+
+A name is loaded when it is asked for. `hunk.errors` has the exceptions, `hunk.testing` a service for tests. In a wheel
+the packages `agent_runtime`, `editor`, `engine`, `kernels` and `repo_cache` are below this one (`hatch_build.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import agent_runtime as _sdk
+from agent_runtime import __version__
+
+if TYPE_CHECKING:
+    from agent_runtime import (
+        ApplyRequest,
+        ApplyResult,
+        AsyncClient,
+        BatchItem,
+        Client,
+        LocalClient,
+        PatchRequest,
+        Phase,
+        Retries,
+        Session,
+        Timeouts,
+        Tokens,
+        WorkspaceRequest,
+    )
+    from agent_runtime.apply.one_file import apply
+
+__all__ = [
+    "ApplyRequest",
+    "ApplyResult",
+    "AsyncClient",
+    "BatchItem",
+    "Client",
+    "LocalClient",
+    "PatchRequest",
+    "Phase",
+    "Retries",
+    "Session",
+    "Timeouts",
+    "Tokens",
+    "WorkspaceRequest",
+    "__version__",
+    "apply",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "apply":
+        from agent_runtime.apply.one_file import apply
+
+        return apply
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(_sdk, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
