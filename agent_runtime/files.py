@@ -6,29 +6,37 @@ Workspace files have a writer of their own (`workspace.workspace`), which works 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import os
 import secrets
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
+from filelock import FileLock, Timeout
+
 from agent_runtime.errors import BadFile, FileMissing, TooLarge
+from repo_cache.files import FOLLOWING_READ_FLAGS, NEW_FILE_FLAGS, ROOT_FLAGS
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows
+    HAS_FLOCK = False
+else:
+    HAS_FLOCK = True
 
 MAX_FILE_BYTES = 8 << 20
 """Source files are far smaller: a larger file is data."""
 
 MAX_EDIT_BYTES = 2 << 20
 
-OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-"""Opening does not wait for a pipe that took the place of the file."""
-
 
 def read_file(path: Path) -> bytes:
     """Return the bytes of a regular file; raises FileMissing, TooLarge or BadFile, which say what to do."""
     try:
         check_regular(path.stat(), str(path))  # before opening, which alone can start a device
-        return read_descriptor(os.open(path, OPEN_FLAGS), str(path))
+        return read_descriptor(os.open(path, FOLLOWING_READ_FLAGS), str(path))
     except FileNotFoundError:
         raise FileMissing(f"there is no file {path}") from None
     except (OSError, ValueError) as error:
@@ -83,8 +91,7 @@ def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
 def write_temporary(path: Path, data: bytes, *, sync: bool) -> Iterator[Path]:
     """Write a temporary file of mode 0600 in the folder of `path`; it is removed afterwards. Raises OSError."""
     temporary = path.with_name(f".{secrets.token_hex(8)}{TEMPORARY}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(temporary, flags, 0o600)
+    descriptor = os.open(temporary, NEW_FILE_FLAGS, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -97,7 +104,12 @@ def write_temporary(path: Path, data: bytes, *, sync: bool) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk, so that a power cut does not undo a rename. Raises OSError."""
+    """Put the names in a folder on the disk, so that a power cut does not undo a rename. Raises OSError.
+
+    Windows opens no folders, and so does nothing here.
+    """
+    if os.name == "nt":
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -108,9 +120,36 @@ def sync_folder(folder: Path) -> None:
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder against other threads and processes; the kernel releases it if the process dies. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if os.name == "nt":
+        with FileLock(folder / ".lock"):
+            yield
+        return
+    descriptor = os.open(folder, ROOT_FLAGS)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        with lock_descriptor(descriptor):
+            yield
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def lock_descriptor(descriptor: int, *, wait: bool = True) -> Iterator[None]:
+    """Lock an open file or folder until the block ends or the process dies.
+
+    Raises OSError; BlockingIOError if it is locked and `wait` is false. Where the system has no flock, a file of this
+    user in the temporary folder is locked instead: other users' processes are not kept out then.
+    """
+    if HAS_FLOCK:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield  # closing the descriptor releases it
+        return
+    state = os.fstat(descriptor)
+    lock = FileLock(Path(tempfile.gettempdir()) / f"hunk-{state.st_dev}-{state.st_ino}.lock", mode=0o600)
+    try:
+        lock.acquire(timeout=-1 if wait else 0)
+    except Timeout as error:
+        raise BlockingIOError(errno.EWOULDBLOCK, "is locked") from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,4 +1,4 @@
-"""Environment variables of a process that runs models: how long threads spin, and how many kernels are cached."""
+"""A process that runs models: its processors, how long threads spin, and how many kernels are cached."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ constantly.
 A kernel takes 0.3-0.8 MB, and 0.3-0.5 ms to make. Two libraries cache 1,024 each by default: 1,600 shapes of attention
 used 1.3 GB, with 256 kernels 0.3 GB, with 64 0.08. A forward pass over a new number of tokens then takes 2-3 ms longer.
 Limiting only one of the two caches has no effect."""
+
+
+def count_cores() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def set_environment() -> None:

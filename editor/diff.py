@@ -186,7 +186,7 @@ def render_unified_diff(before: str, after: str, path: str, context: int = 3) ->
         return ""
     old, new = _LINE.findall(before), _LINE.findall(after)
     parts = [f"--- {_render_name('a', path)}\n", f"+++ {_render_name('b', path)}\n"]
-    for hunk in _group_hunks(line_opcodes(old, new), context):
+    for hunk in group_hunks(line_opcodes(old, new), context):
         parts.append(_render_hunk_header(hunk))
         for op in hunk:
             if op.equal:
@@ -201,7 +201,7 @@ def _render_line(sign: str, line: str) -> str:
     return sign + line if line.endswith("\n") else f"{sign}{line}\n{NO_NEWLINE}"
 
 
-def _group_hunks(ops: list[LineOp], context: int) -> Iterator[list[LineOp]]:
+def group_hunks(ops: list[LineOp], context: int) -> Iterator[list[LineOp]]:
     """Yield hunks: changes with up to `context` equal lines around them; near changes share a hunk."""
     hunk: list[LineOp] = []
     for op in ops:

@@ -10,6 +10,8 @@ import stat
 import time
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,9 +32,18 @@ IGNORABLE = re.compile(
 )
 """Unicode's Default_Ignorable_Code_Point."""
 
-READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-FOLDER_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
-PASSAGE_FLAGS = FOLDER_FLAGS | getattr(os, "O_PATH", 0)  # O_PATH needs no permission to list the folder
+
+def _join_flags(*names: str) -> int:
+    """Join flags of `os.open` as far as this system has them: Windows lacks most, and others lack O_BINARY."""
+    return reduce(or_, (getattr(os, name, 0) for name in names), 0)
+
+
+READ_FLAGS = _join_flags("O_RDONLY", "O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_BINARY")
+FOLLOWING_READ_FLAGS = READ_FLAGS & ~_join_flags("O_NOFOLLOW")
+NEW_FILE_FLAGS = _join_flags("O_WRONLY", "O_CREAT", "O_EXCL", "O_CLOEXEC", "O_NOFOLLOW", "O_BINARY")
+FOLDER_FLAGS = _join_flags("O_RDONLY", "O_CLOEXEC", "O_NOFOLLOW", "O_DIRECTORY")
+ROOT_FLAGS = FOLDER_FLAGS & ~_join_flags("O_NOFOLLOW")
+PASSAGE_FLAGS = FOLDER_FLAGS | _join_flags("O_PATH")  # O_PATH needs no permission to list the folder
 
 
 class FileStat(NamedTuple):
@@ -117,7 +128,7 @@ def open_below(root: Path, path: str, flags: int) -> int:
     names = path.split("/") if path else ["."]
     if path and any(name in ("", ".", "..") for name in names):
         raise PermissionError(errno.EACCES, "not a path below the root", path)
-    at = os.open(root, PASSAGE_FLAGS & ~os.O_NOFOLLOW)
+    at = os.open(root, ROOT_FLAGS | _join_flags("O_PATH"))
     for name in names[:-1]:
         try:
             below = os.open(name, PASSAGE_FLAGS, dir_fd=at)
@@ -240,7 +251,7 @@ def make_private(folder: Path) -> None:
     for above in reversed([folder, *folder.parents]):
         if not above.exists():
             above.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(folder, ROOT_FLAGS)
     try:
         _restrict(descriptor, folder, 0o700)
     finally:
@@ -249,7 +260,7 @@ def make_private(folder: Path) -> None:
 
 def make_private_file(path: Path) -> None:
     """Do the same for a file with mode 0600, which is created if missing; a link is refused. Raises OSError."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    flags = _join_flags("O_RDWR", "O_CREAT", "O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")
     descriptor = os.open(path, flags, 0o600)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -297,4 +297,4 @@ def _split_into_chunks(files: Mapping[str, FileStat]) -> Iterator[list[str]]:
 
 def _count_threads() -> int:
     """Return one more than the number of cores: while some threads encode, another one reads."""
-    return len(os.sched_getaffinity(0)) + 1
+    return (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) + 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +15,12 @@ from repo_cache.files import MAX_FILE_BYTES
 from repo_cache.ignore import IgnoreRules
 from repo_cache.types import Batch, Notice, NoticeKind
 
-if sys.platform == "linux":
+try:
     from repo_cache.inotify import InotifySource, WatchError
+except ImportError:  # not Linux
+    HAS_INOTIFY = False
 else:
-    from repo_cache.fallback_watchers import ObserverSource
+    HAS_INOTIFY = True
 
 logger = logging.getLogger(__name__)
 
@@ -98,12 +99,14 @@ class Watcher:
         self.stop()
 
     def _start_events(self) -> None:
-        if sys.platform == "linux":
+        if HAS_INOTIFY:
             try:
                 self._start_source(InotifySource(self._root, self._rules, self._changes, self._fall_back_to_polling))
             except WatchError as failure:
                 self._fall_back_to_polling(failure.notice)
         else:
+            from repo_cache.fallback_watchers import ObserverSource
+
             self._start_source(ObserverSource(self._root, self._rules, self._changes))
 
     def _fall_back_to_polling(self, notice: Notice) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +18,8 @@ from engine.weights import load
 from tests.models import RealModel, real_model, share_gguf_readers
 
 os.environ["HUNK_CONFIG"] = ""  # what the person who runs the tests has configured is not theirs
+os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="hunk-tests-")  # nor are the services that this person runs
+atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
 
 torch.set_num_threads(os.cpu_count() or 1)
 

@@ -12,23 +12,25 @@ from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.apply.result import decode
+from agent_runtime.cli.hunks import choose_hunks
 from agent_runtime.cli.options import add_settings, open_client
 from agent_runtime.cli.render import print_diff, print_faults_as_json, print_refusal, print_remarks
 from agent_runtime.config import ResolvedSettings
 from agent_runtime.config.settings import SETTINGS
 from agent_runtime.config.sources import make_model_settings, make_single_options
 from agent_runtime.errors import BadRequest, EditRefused, ModelUnavailable
-from agent_runtime.files import MAX_EDIT_BYTES, check_size, read_file
+from agent_runtime.files import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size, read_file
 from agent_runtime.llm.interface import Merger
 from agent_runtime.models.progress import LINE_EVERY_SECONDS, make_progress
 from agent_runtime.request_context import ProgressListener
+from agent_runtime.running import RunningService, find_service
 from agent_runtime.serialization import result_to_json
 from agent_runtime.types import (
     DECIDE,
@@ -70,9 +72,14 @@ class Pipeline:
 @print_faults_as_json
 @add_settings("apply")
 def apply_command(
-    edit: Annotated[Path, typer.Option("--edit", metavar="EDIT", help="A file with the edit; - is standard input.")],
+    edit: Annotated[
+        list[Path], typer.Option("--edit", "-e", metavar="EDIT", help="A file with the edit; - is standard input.")
+    ],
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="The file to edit; without it, those that the edit names.")
+        Path | None,
+        typer.Argument(
+            metavar="FILE", help="The file to edit, - for standard input; without it, those that the edit names."
+        ),
     ] = None,
     root: Annotated[
         Path | None, typer.Option("--root", metavar="DIR", help="Folder of the files that the edit names. [.]")
@@ -84,6 +91,15 @@ def apply_command(
         Path | None,
         typer.Option("--output", "-o", metavar="TEXT", help="A file for FILE's merged text; - is standard output."),
     ] = None,
+    patch: Annotated[
+        bool, typer.Option("--patch", "-p", help="Ask for each hunk whether it is taken, and write those that are.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say whether the edit applies: print no diff, write nothing.")
+    ] = False,
+    stdin_filename: Annotated[
+        str, typer.Option("--stdin-filename", metavar="NAME", help="Name of the text on standard input (FILE is -).")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")] = False,
     format: Annotated[  # noqa: A002 -- the interface's name
         Literal["auto", FormatName], typer.Option("--format", help="How the edit is written.")
@@ -117,13 +133,19 @@ def apply_command(
         Path | None, typer.Option("--prediction", metavar="TEXT", help="A file with the expected merged text of FILE.")
     ] = None,
     draft: Annotated[Draft, typer.Option("--draft", help="`none` decodes without a draft, for comparison.")] = "copy",
+    own_model: Annotated[
+        bool, typer.Option("--own-model", help="Load the model in this process, even if a service is running.")
+    ] = False,
     *,
     resolved: ResolvedSettings,
 ) -> None:
     """Merge an edit into a file, or into the files that it names, and show the diff.
 
-    Standard output holds the diff of a merge and nothing else, so that `git apply` can read it. How the merge was made,
-    and the diff of a merge that a check rejected, go to standard error.
+    Standard output holds the diff of a merge and nothing else, so that `git apply` can read it; if FILE is -, the
+    merged text. How the merge was made, and the diff of a merge that a check rejected, go to standard error.
+
+    An edit that needs a model is sent to a running `hunk serve` of the same user whose --root holds the file, unless
+    --own-model or an option of the model is given.
 
     Ends with 0 (also where there is nothing to do), 2 for bad input, 3 where the edit is refused, 4 where the model
     is not available, 5 where the service does not answer.
@@ -143,19 +165,27 @@ def apply_command(
         decide=decide,
         reuse=_choose_reuse(resolved),
     )
-    if output is not None:
-        _check_output(output, file, as_json=as_json)
-    with _print_refusals(as_json=as_json), _open_pipeline(resolved) as pipeline:
-        text = _read_edit(edit)
+    output = _choose_output(file, output, as_json=as_json, check=check)
+    _check_usage(edit, file, output, as_json=as_json, write=write, patch=patch, check=check)
+    with _print_refusals(as_json=as_json), _open_pipeline(resolved, file, root, own_model=own_model) as pipeline:
+        text = _read_edit(edit[0])
         if file is None:
             if prediction is not None:
                 raise BadRequest("--prediction needs a single file: give FILE", field="prediction")
-            journals = make_model_settings(os.environ, resolved).cache_dir / "journals" if write else None
+            journals = make_model_settings(os.environ, resolved).cache_dir / "journals" if write or patch else None
             workspace = Workspace(root or Path(), journals)
-            result = _apply_patch(pipeline, PatchRequest(text, **options.options()), workspace, write=write)
+            result = pipeline.apply_patch(PatchRequest(text, **options.options()), workspace.read_if_there)
+            result = choose_hunks(result, workspace.read_if_there) if patch else result
+            if (write or patch) and result.status == "merged":
+                workspace.write(result.files)
         elif root is None:
+            data = _read_standard_input() if file == STANDARD else read_file(file)
             expected = None if prediction is None else _read_prediction(prediction)
-            result = _apply_to_file(pipeline, file, text, expected, options, write=write)
+            name = stdin_filename if file == STANDARD else _replace_undecodable(str(file))
+            result = pipeline.apply(ApplyRequest(data, text, name, expected, **options.options()))
+            result = choose_hunks(result, lambda _: data) if patch else result
+            if (write or patch) and result.status == "merged":
+                replace_file(file, result.file.data, expected_sha256=result.file.sha256_before)
         else:
             raise BadRequest("give FILE, or --root for the files that the edit names, but not both", field="root")
     if output is not None and result.status != "rejected":
@@ -163,11 +193,45 @@ def apply_command(
     if as_json:
         typer.echo(json.dumps(result_to_json(result)))
     else:
-        if output != STANDARD or result.status == "rejected":
+        if (output != STANDARD and not check and not patch) or result.status == "rejected":
             _show_diffs(result)
-        print_remarks(result, Console(stderr=True, highlight=False), _describe_destination(write, output))
+        where = "only checked" if check else _describe_destination(write or patch, output)
+        print_remarks(result, Console(stderr=True, highlight=False), where)
     if result.status == "rejected":
         raise typer.Exit(REFUSED)
+
+
+def _choose_output(file: Path | None, output: Path | None, *, as_json: bool, check: bool) -> Path | None:
+    """Return where the merged text goes: if FILE is standard input, by default to standard output."""
+    return STANDARD if file == STANDARD and output is None and not as_json and not check else output
+
+
+def _check_usage(
+    edits: list[Path], file: Path | None, output: Path | None, *, as_json: bool, write: bool, patch: bool, check: bool
+) -> None:
+    """Raise BadRequest where options contradict each other."""
+    is_standard = file == STANDARD
+    faults = {
+        "edit": [
+            (len(edits) > 1, "--edit is given more than once; one file may hold several edits"),
+            (is_standard and edits[0] == STANDARD, "FILE and --edit cannot both be standard input"),
+        ],
+        "check": [(check and (write or patch or output is not None), "--check writes nothing: give it alone")],
+        "write": [(is_standard and write, "standard input cannot be written; the merged text is printed")],
+        "patch": [
+            (patch and (as_json or is_standard), "--patch writes files and asks on the terminal"),
+            (
+                patch and not sys.stdin.isatty(),
+                "--patch asks for each hunk on standard input, which is no terminal here",
+            ),
+        ],
+    }
+    for field, found in faults.items():
+        for is_wrong, fault in found:
+            if is_wrong:
+                raise BadRequest(fault, field=field)
+    if output is not None:
+        _check_output(output, file, as_json=as_json)
 
 
 def _check_output(output: Path, file: Path | None, *, as_json: bool) -> None:
@@ -177,7 +241,7 @@ def _check_output(output: Path, file: Path | None, *, as_json: bool) -> None:
         fault = "--output needs a single file, and the edit may name several: give FILE, or use --write"
     elif output == STANDARD and as_json:
         fault = "--output - and --json both use standard output: the JSON has the text as 'merged'"
-    elif output.exists() and file.exists() and output.samefile(file):
+    elif file != STANDARD and output.exists() and file.exists() and output.samefile(file):
         fault = f"--output names {file} itself; --write writes it"
     if fault:
         raise BadRequest(fault, field="output")
@@ -218,23 +282,6 @@ def _encode_diff(file: FileResult) -> bytes:
     return names.encode() + (at + lines).encode(encoding)
 
 
-def _apply_to_file(
-    pipeline: Pipeline, file: Path, edit: str, prediction: str | None, options: Options, *, write: bool
-) -> ApplyResult:
-    request = ApplyRequest(read_file(file), edit, _replace_undecodable(str(file)), prediction, **options.options())
-    result = pipeline.apply(request)
-    if write and result.status == "merged":
-        replace_file(file, result.file.data, expected_sha256=result.file.sha256_before)
-    return result
-
-
-def _apply_patch(pipeline: Pipeline, request: PatchRequest, workspace: Workspace, *, write: bool) -> ApplyResult:
-    result = pipeline.apply_patch(request, workspace.read_if_there)
-    if write and result.status == "merged":
-        workspace.write(result.files)
-    return result
-
-
 def _replace_undecodable(argument: str) -> str:
     """Return an argument as text that can be printed and sent: bytes that are not UTF-8 are replaced."""
     return os.fsencode(argument).decode("utf-8", errors="replace")
@@ -246,7 +293,9 @@ def _choose_reuse(resolved: ResolvedSettings) -> ReuseName | None:
 
 
 @contextmanager
-def _open_pipeline(resolved: ResolvedSettings) -> Iterator[Pipeline]:
+def _open_pipeline(
+    resolved: ResolvedSettings, file: Path | None, root: Path | None, *, own_model: bool
+) -> Iterator[Pipeline]:
     settings = resolved.values
     if settings.url:
         if misplaced := [SETTINGS[name].flag for name in LOADING if resolved.has_flag(name)]:
@@ -262,6 +311,8 @@ def _open_pipeline(resolved: ResolvedSettings) -> Iterator[Pipeline]:
     console = Console(stderr=True, highlight=False)
 
     def open_merger() -> Merger:
+        if not own_model and (service := _find_service(resolved, file or root or Path())) is not None:
+            raise _ServiceRunningError(service)
         from agent_runtime.wiring import open_merger  # torch takes a second to import, and most edits need no model
 
         progress = make_progress(console)
@@ -272,9 +323,49 @@ def _open_pipeline(resolved: ResolvedSettings) -> Iterator[Pipeline]:
     counter = _TokenCounter(console)
     applier = Applier(cache(open_merger))
     try:
-        yield Pipeline(partial(applier.apply, progress=counter), partial(applier.apply_patch, progress=counter))
+        yield Pipeline(
+            _ask_running(console, partial(applier.apply, progress=counter), "apply"),
+            _ask_running(console, partial(applier.apply_patch, progress=counter), "apply_patch"),
+        )
     finally:
         counter.clear()
+
+
+class _ServiceRunningError(Exception):
+    """The edit needs a model, and a running service has it."""
+
+    def __init__(self, service: RunningService) -> None:
+        super().__init__(service.url)
+        self.service = service
+
+
+def _find_service(resolved: ResolvedSettings, path: Path) -> RunningService | None:
+    """Return a running service that may decide about this file, None if its model must be loaded here."""
+    if any(resolved.origins[name].layer != "default" for name in LOADING):
+        return None
+    model = None if resolved.origins["model"].layer == "default" else resolved.values.model
+    return find_service(path, model)
+
+
+def _ask_running(console: Console, apply: Callable[..., ApplyResult], method: str) -> Callable[..., ApplyResult]:
+    """Return `apply`, which sends the request to a running service where it needs a model and there is one."""
+
+    def run(*request: Any) -> ApplyResult:
+        try:
+            return apply(*request)
+        except _ServiceRunningError as found:
+            from agent_runtime.client import Client
+
+            service = found.service
+            console.print(
+                f"asking the running service at {service.url}, process {service.pid} (--own-model does not)",
+                soft_wrap=True,
+            )
+            with Client(service.url, token=service.token) as client:
+                answer: ApplyResult = getattr(client, method)(*request)
+                return answer
+
+    return run
 
 
 class _TokenCounter(ProgressListener):
@@ -295,6 +386,12 @@ class _TokenCounter(ProgressListener):
     def clear(self) -> None:
         if self._console.is_terminal:
             self._console.print("\r" + " " * 30 + "\r", end="")
+
+
+def _read_standard_input() -> bytes:
+    data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+    check_size(len(data), "the text on standard input", MAX_FILE_BYTES)
+    return data
 
 
 def _read_edit(path: Path) -> str:

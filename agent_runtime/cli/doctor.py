@@ -1,9 +1,11 @@
-"""`hunk doctor`: explains what broke the common prefix of two prompts."""
+"""`hunk doctor` and `hunk prefix`: examine the installation, and explain what broke a prompt's prefix."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +13,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from agent_runtime.cli.options import JSON
 from agent_runtime.cli.render import print_faults_as_json
+from agent_runtime.config import resolve
 from agent_runtime.config.sources import make_model_settings
 from agent_runtime.doctor import Diagnosis, diagnose, read_prompt
 from agent_runtime.doctor.diagnosis import (
@@ -25,6 +29,7 @@ from agent_runtime.doctor.diagnosis import (
     find_broken_turns,
     find_measured_speed,
 )
+from agent_runtime.doctor.installation import Finding, examine
 from agent_runtime.doctor.transcripts import RecordedSession, read_session
 from agent_runtime.errors import BadRequest
 from agent_runtime.models.tokenizer import open_tokenizer
@@ -126,35 +131,87 @@ def _print(text: str, console: Console, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=True)
 
 
+FIRST = Annotated[Path | None, typer.Argument(metavar="FIRST", help="A prompt: text, or a request in JSON.")]
+SECOND = Annotated[Path | None, typer.Argument(metavar="SECOND", help="The prompt that came after it.")]
+SESSION = Annotated[
+    Path | None,
+    typer.Option("--session", metavar="FILE", help="A recorded session instead of two prompts: .jsonl, .traj, .gz."),
+]
+TURN = Annotated[
+    int | None,
+    typer.Option("--turn", metavar="N", help="Compare this turn with the one before. Default: all turns."),
+]
+MODEL = Annotated[
+    str | None, typer.Option("--model", metavar="MODEL", help="Count this model's tokens, at its measured speed.")
+]
+TOKENIZER = Annotated[
+    str | None,
+    typer.Option("--tokenizer", metavar="MODEL", help="Count tokens with this model's tokenizer: a name or path."),
+]
+PREFILL_SPEED = Annotated[
+    float | None, typer.Option("--prefill-speed", metavar="TOKENS", help="Prefill speed in tokens a second.")
+]
+
+
 @print_faults_as_json
 def doctor_command(
-    first: Annotated[Path | None, typer.Argument(metavar="FIRST", help="A prompt: text, or a request in JSON.")] = None,
-    second: Annotated[Path | None, typer.Argument(metavar="SECOND", help="The prompt that came after it.")] = None,
-    session: Annotated[
-        Path | None,
-        typer.Option(
-            "--session", metavar="FILE", help="A recorded session instead of two prompts: .jsonl, .traj, .gz."
-        ),
-    ] = None,
-    turn: Annotated[
-        int | None,
-        typer.Option("--turn", metavar="N", help="Compare this turn with the one before; without it, all turns."),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="Count this model's tokens, at its measured speed.")
-    ] = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option("--tokenizer", metavar="MODEL", help="Count tokens with this model's tokenizer: a name or path."),
-    ] = None,
-    prefill_speed: Annotated[
-        float | None, typer.Option("--prefill-speed", metavar="TOKENS", help="Prefill speed in tokens a second.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    first: FIRST = None,
+    second: SECOND = None,
+    session: SESSION = None,
+    turn: TURN = None,
+    model: MODEL = None,
+    tokenizer: TOKENIZER = None,
+    prefill_speed: PREFILL_SPEED = None,
+    as_json: JSON = False,
 ) -> None:
-    """Find where two prompts first differ, why, what that cost, and how to avoid it.
+    """Examine the installation, or two versions of a prompt as `hunk prefix` does.
 
-    Ends with 0 whatever it finds, 2 for bad input, 4 where the tokenizer is not available.
+    Without arguments it looks at the processor, the memory, torch, the models, the port and the disk, and says what to
+    do. Ends with 0 whatever it finds.
+    """
+    asked = {
+        "first": first,
+        "second": second,
+        "session": session,
+        "turn": turn,
+        "model": model,
+        "tokenizer": tokenizer,
+        "prefill_speed": prefill_speed,
+    }
+    if any(value is not None for value in asked.values()):
+        prefix_command(**asked, as_json=as_json)
+        return
+    findings = examine(resolve(os.environ))
+    if as_json:
+        typer.echo(json.dumps({"findings": [asdict(finding) for finding in findings]}))
+    else:
+        print_findings(findings, Console(highlight=False))
+
+
+def print_findings(findings: Iterable[Finding], console: Console) -> None:
+    """Print the findings about an installation, each with what to do."""
+    marks = {"good": Text("ok  ", "green"), "note": Text("note", "yellow"), "bad": Text("bad ", "bold red")}
+    for finding in findings:
+        console.print(marks[finding.status] + Text(f"  {finding.name:<12} {finding.what}"), soft_wrap=True)
+        if finding.advice:
+            console.print(Text(f"{'':19}{finding.advice}", style="bold"), soft_wrap=True)
+
+
+@print_faults_as_json
+def prefix_command(
+    first: FIRST = None,
+    second: SECOND = None,
+    session: SESSION = None,
+    turn: TURN = None,
+    model: MODEL = None,
+    tokenizer: TOKENIZER = None,
+    prefill_speed: PREFILL_SPEED = None,
+    as_json: JSON = False,
+) -> None:
+    """Show which byte broke the prefix that two prompts share, and why.
+
+    Says what that cost, and how to avoid it. Ends with 0 whatever it finds, 2 for bad input, 4 where the tokenizer is
+    not available.
     """
     if prefill_speed is not None and not prefill_speed > 0:
         raise BadRequest(f"--prefill-speed is {prefill_speed}: give tokens a second", field="prefill_speed")

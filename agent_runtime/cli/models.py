@@ -1,9 +1,11 @@
-"""`hunk models list | pull | path | verify`: lists, downloads and checks models of the catalogue."""
+"""`hunk models list | pull | path | verify | add | rm`: lists, downloads, checks, names and removes models."""
 
 from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,14 +14,26 @@ from rich.console import Console
 from agent_runtime.cli.options import INTERRUPTED, JSON, complete_model
 from agent_runtime.cli.render import print_faults_as_json, print_table
 from agent_runtime.config.sources import make_model_settings
+from agent_runtime.errors import BadRequest
 from agent_runtime.models import config
+from agent_runtime.models.added import AddedModel, find_added, list_added, remove_added, save_added
 from agent_runtime.models.config import CatalogueEntry, ModelSettings, parse_sources
 from agent_runtime.models.download import pull
 from agent_runtime.models.progress import Progress, make_progress
 from agent_runtime.models.sources import make_sources
-from agent_runtime.models.store import ModelStore, ensure_verified, remove_damaged_copy, resolve, verify
+from agent_runtime.models.store import (
+    ModelStore,
+    ensure_verified,
+    remove_copy,
+    remove_damaged_copy,
+    remove_model,
+    resolve,
+    resolve_path,
+    verify,
+)
+from agent_runtime.prompt.forms import DEFAULT, FORMS
 
-models = typer.Typer(name="models", help="See, pull and check the models of the catalogue.", no_args_is_help=True)
+models = typer.Typer(name="models", help="See, pull, check, add and remove models.", no_args_is_help=True)
 
 
 NAME = Annotated[
@@ -37,12 +51,14 @@ def list_command(as_json: JSON = False) -> None:
     """List the models, and which of them are downloaded."""
     store = _open_store()
     rows = [_describe_entry(entry, store) for entry in config.CATALOGUE]
+    added = [{"name": one.name, "state": "added", "path": one.path} for one in list_added(store.root)]
     if as_json:
-        typer.echo(json.dumps({"models": rows}))
+        typer.echo(json.dumps({"models": rows + added}))
         return
     cells = [
         (row["name"], f"{row['num_bytes'] / 1e6:,.0f} MB", row["state"], row["licence"], row["use"]) for row in rows
     ]
+    cells += [(row["name"], "", row["state"], "", row["path"]) for row in added]
     print_table(("name", "size", "here", "licence", "for"), cells)
 
 
@@ -65,7 +81,11 @@ def pull_command(name: NAME, source: SOURCE = None, as_json: JSON = False) -> No
 @print_faults_as_json
 def path_command(name: NAME, as_json: JSON = False) -> None:
     """Print where a pulled model's file is."""
-    entry, store = config.find_entry(name), _open_store()
+    store = _open_store()
+    if (added := find_added(name, store.root)) is not None:
+        typer.echo(json.dumps(asdict(added)) if as_json else added.path)
+        return
+    entry = config.find_entry(name)
     ensure_verified(entry, store, _open_progress())
     _print_entry(entry, store, as_json)
 
@@ -80,6 +100,43 @@ def verify_command(name: NAME, as_json: JSON = False) -> None:
     if remove_damaged_copy(resolve(name, store), _read_settings().cache_dir):
         progress.report(f"the converted copy of {name} was damaged and is removed; the next start makes a new one")
     _print_entry(entry, store, as_json)
+
+
+@models.command("add")
+@print_faults_as_json
+def add_command(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A .gguf file, or a folder of safetensors.")],
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Its name. Default: that of the file or folder.")
+    ] = None,
+    prompt_form: Annotated[
+        str, typer.Option("--prompt-form", metavar="FORM", help=f"How it is asked: {', '.join(FORMS)}.")
+    ] = DEFAULT.name,
+    as_json: JSON = False,
+) -> None:
+    """Give a model outside of the catalogue a name for --model; its files stay where they are."""
+    if prompt_form not in FORMS:
+        raise BadRequest(f"--prompt-form is {prompt_form!r}: give one of {', '.join(FORMS)}", field="prompt_form")
+    files = resolve_path(path.expanduser())
+    model = AddedModel(name or files.name, str(files.path), prompt_form)
+    save_added(model, _read_settings().cache_dir)
+    typer.echo(json.dumps(asdict(model)) if as_json else f"{model.name} is {model.path}")
+
+
+@models.command("rm")
+@print_faults_as_json
+def remove_command(name: NAME, as_json: JSON = False) -> None:
+    """Remove a pulled model and its converted copy, or the name of an added one, whose files stay."""
+    store = _open_store()
+    added = find_added(name, store.root)
+    if added is None:
+        freed = remove_model(config.find_entry(name), store)
+    else:
+        remove_added(name, store.root)
+        path = Path(added.path)
+        freed = remove_copy(resolve_path(path), store.root) if path.exists() else 0
+    text = f"{name} is removed, {freed / 1e6:,.0f} MB are free" if added is None or freed else f"{name} is removed"
+    typer.echo(json.dumps({"name": name, "freed_bytes": freed}) if as_json else text)
 
 
 def _read_settings() -> ModelSettings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from contextlib import ExitStack
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,8 +18,9 @@ from agent_runtime.config import ResolvedSettings
 from agent_runtime.config.sources import make_model_settings, make_service_options
 from agent_runtime.errors import BadRequest, HunkError
 from agent_runtime.llm.interface import resolve_reuse_mode
-from agent_runtime.models.config import MergeOptions
+from agent_runtime.models.config import NO_MODEL, MergeOptions
 from agent_runtime.models.progress import LineProgress, make_progress
+from agent_runtime.running import announce
 from agent_runtime.server.token_file import LiveTokens, TokenFile
 from agent_runtime.telemetry.log import configure_logging
 from agent_runtime.types import WRITE_CERTAINTY, Certainty
@@ -68,7 +70,7 @@ def serve_command(resolved: ResolvedSettings) -> None:
     limits = TenantLimits(settings.requests_per_minute, concurrent, settings.tokens_per_minute)
     parts = build_service(slot, workspaces, limits=limits, traces=traces, deadline_s=settings.deadline)
     faults: list[HunkError] = []
-    with listen(settings.host, settings.port) as listener:
+    with listen(settings.host, settings.port) as listener, ExitStack() as announced:
         say = LineProgress(console).report
 
         def on_fault(fault: HunkError) -> None:
@@ -76,11 +78,16 @@ def serve_command(resolved: ResolvedSettings) -> None:
             server.should_exit = True
 
         def on_loaded() -> None:
-            say(f"{slot.name} is ready")
+            if slot.name != NO_MODEL:
+                say(f"{slot.name} is ready")
             notify_systemd("READY=1", os.environ)
 
         def on_start() -> None:
-            say(f"listening on {format_url(listener)}, loading {slot.name}")
+            what = "merging by rules only" if slot.name == NO_MODEL else f"loading {slot.name}"
+            say(f"listening on {format_url(listener)}, {what}")
+            roots = [root for root in (settings.root, *settings.allow_root) if root is not None]
+            token = None if tokens is None else tokens.make_own_token()
+            announced.enter_context(announce(_format_own_url(listener), slot.name, roots, token))
             slot.load_in_background(on_loaded, on_fault)
 
         app = build_app(parts, hosts=[settings.host, *settings.allow_host], tokens=tokens, on_start=on_start)
@@ -241,6 +248,12 @@ def listen(host: str, port: int) -> socket.socket:
             field="port",
         ) from error
     return listener
+
+
+def _format_own_url(listener: socket.socket) -> str:
+    """Format the address at which this machine reaches a socket, which may listen on all addresses."""
+    name = listener.getsockname()[0]
+    return format_url(listener).replace(name, {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name))
 
 
 def format_url(listener: socket.socket) -> str:

@@ -267,6 +267,10 @@ class ModelSlot:
             raise ModelUnavailable(f"model {self.name} broke down and has to be started anew: {self._merger.fault}")
         return self._merger
 
+    def check_ready(self) -> None:
+        """Raise what `get` raises, unless edits can be answered; never waits."""
+        self.get_loaded()
+
     @property
     def has_broken_down(self) -> bool:
         """Whether the model was loaded and can answer nothing any more."""
@@ -326,6 +330,9 @@ class NoModel(ModelSlot):
         raise ModelUnavailable(NO_MODEL_HINT)
 
     get_loaded = get
+
+    def check_ready(self) -> None:
+        """Do nothing: the rules are always ready."""
 
     def load_in_background(self, on_loaded: Callable[[], None], on_fault: Callable[[HunkError], None]) -> None:
         """Call `on_loaded`."""

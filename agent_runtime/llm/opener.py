@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from agent_runtime.models.config import DEFAULT_SPAN_GIB, LoadOptions, ModelSett
 from agent_runtime.models.loader import LoadedModel, load_model
 from agent_runtime.models.progress import Progress
 from agent_runtime.models.store import ModelFiles, load_cache_key
+from agent_runtime.process import count_cores
 from engine.device import resolve_device
 from engine.engine_config import EngineConfig
 from engine.errors import DeviceError
@@ -27,7 +27,7 @@ def load_files(files: ModelFiles, settings: ModelSettings, options: LoadOptions,
     """Load a model's files; raises ModelUnavailable or a subclass, BadRequest where options clash."""
     if settings.prompt_form is not None:
         files = replace(files, prompt_form=settings.prompt_form)
-    torch.set_num_threads(len(os.sched_getaffinity(0)))  # by default torch leaves hyper-threads idle
+    torch.set_num_threads(count_cores())  # by default torch leaves hyper-threads idle
     loaded = load_model(
         files,
         settings.cache_dir,

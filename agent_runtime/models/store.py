@@ -24,7 +24,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b, file_digest, sha256
 from hmac import compare_digest
 from pathlib import Path
@@ -33,6 +33,7 @@ from typing import Literal
 from agent_runtime.errors import CorruptModel, ModelUnavailable, UnknownModel
 from agent_runtime.files import write_temporary
 from agent_runtime.models import config
+from agent_runtime.models.added import find_added
 from agent_runtime.models.config import CatalogueEntry
 from agent_runtime.models.progress import Progress, SilentProgress
 from agent_runtime.prompt.forms import DEFAULT
@@ -156,7 +157,9 @@ class ModelFiles:
 
 
 def resolve(name_or_path: str, store: ModelStore, progress: Progress | None = None) -> ModelFiles:
-    """Find the files of a model; downloads nothing. A catalogue model that changed since it was last hashed is hashed.
+    """Find the files of a model by its catalogue name, a name that the user added, or a path; downloads nothing.
+
+    A catalogue model that changed since it was last hashed is hashed.
 
     Raises UnknownModel (no such name, file or folder), ModelUnavailable (not pulled, or an incomplete folder),
     CorruptModel (not a GGUF file, or not the catalogue's SHA-256).
@@ -164,16 +167,41 @@ def resolve(name_or_path: str, store: ModelStore, progress: Progress | None = No
     if any(entry.name == name_or_path for entry in config.CATALOGUE):
         entry = config.find_entry(name_or_path)
         return ModelFiles("gguf", ensure_verified(entry, store, progress), entry.name, entry.sha256, entry.prompt_form)
+    if (added := find_added(name_or_path, store.root)) is not None:
+        found = _resolve_path(Path(added.path))
+        if found is None:
+            raise ModelUnavailable(
+                f"the model {added.name} was added as {added.path}, which is gone; `hunk models add` names it anew"
+            )
+        return replace(found, name=added.name, prompt_form=added.prompt_form)
     path = Path(name_or_path).expanduser()
+    found = _resolve_path(path)
+    if found is None:
+        raise UnknownModel(
+            f"{name_or_path!r} is neither a model of `hunk models list` nor a file or folder here: "
+            f"{config.suggest_names(path.name)}"
+        )
+    return found
+
+
+def resolve_path(path: Path) -> ModelFiles:
+    """Return the files of a GGUF file or a folder of safetensors.
+
+    Raises UnknownModel if there is nothing, and else what `resolve` raises.
+    """
+    found = _resolve_path(path)
+    if found is None:
+        raise UnknownModel(f"there is no file or folder {path}; give a .gguf file, or a folder of safetensors")
+    return found
+
+
+def _resolve_path(path: Path) -> ModelFiles | None:
     try:
         if path.is_dir():
             return _resolve_folder(path)
-        if path.is_file():
-            return _resolve_gguf(path)
+        return _resolve_gguf(path) if path.is_file() else None
     except OSError as error:
         raise ModelUnavailable(f"{path} cannot be read: {error.strerror}") from error
-    suggestion = config.suggest_names(path.name)
-    raise UnknownModel(f"{name_or_path!r} is neither a model of the catalogue nor a file or folder here: {suggestion}")
 
 
 def _resolve_gguf(path: Path) -> ModelFiles:
@@ -307,6 +335,26 @@ def remove_damaged_copy(files: ModelFiles, cache_dir: Path) -> bool:
         return False
     shutil.rmtree(place, ignore_errors=True)
     return True
+
+
+def remove_model(entry: CatalogueEntry, store: ModelStore) -> int:
+    """Remove a pulled model, an interrupted pull of it, and its converted copy; return the bytes that this frees."""
+    folder, freed = store.folder(entry), 0
+    if store.path(entry).is_file():
+        freed += remove_copy(ModelFiles("gguf", store.path(entry), entry.name, entry.sha256), store.root)
+    freed += _remove_folder(folder)
+    return freed
+
+
+def remove_copy(files: ModelFiles, cache_dir: Path) -> int:
+    """Remove the converted copy of a GGUF file; return the bytes that this frees."""
+    return _remove_folder(locate_copy(files, cache_dir)) if files.kind == "gguf" else 0
+
+
+def _remove_folder(folder: Path) -> int:
+    freed = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
+    shutil.rmtree(folder, ignore_errors=True)
+    return freed
 
 
 def _read_stamp(path: Path) -> list[int]:

@@ -26,12 +26,16 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, StringConstraints, Va
 from agent_runtime.errors import TokensUnreadable, Unauthorized
 from agent_runtime.files import lock_folder, replace_file
 from agent_runtime.request_context import AccessScope, Principal
+from repo_cache.files import FOLLOWING_READ_FLAGS
 
 PURPOSE = b"hunk bearer token\0"
 """Prefix of the hashed text, so that no hash made for another purpose is that of a token."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Names of tokens and tenants, which are written to logs and labels of metrics."""
+
+OWN_TENANT = "@commands"
+"""Tenant of the commands of the user who runs the service; the name is not allowed in a token file."""
 
 SALT_BYTES = 16
 
@@ -90,6 +94,11 @@ class TokenSet:
     def find_token(self, name_or_id: str) -> AccessToken | None:
         """Return the token of this name or ID, None if there is none."""
         return next((one for one in self.tokens if name_or_id in (one.name, one.id)), None)
+
+
+def _get_id(sent: str) -> str:
+    match = _TOKEN.fullmatch(sent)
+    return "" if match is None else match[1]
 
 
 def make_token(
@@ -159,7 +168,7 @@ class TokenFile:
     def read(self) -> TokenSet:
         """Return the tokens of the file; raises TokensUnreadable."""
         with self._translate_errors():
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = os.open(self.path, FOLLOWING_READ_FLAGS)
             with os.fdopen(descriptor, "rb") as file:
                 state = os.fstat(descriptor)
                 if not stat.S_ISREG(state.st_mode):
@@ -206,6 +215,13 @@ class LiveTokens:
         self._now = now
         self._seen = self._get_state()
         self._tokens: TokenSet | None = file.read()
+        self._own = TokenSet()
+
+    def make_own_token(self) -> str:
+        """Return a token for commands of the user who runs the service; it is in no file and ends with the process."""
+        token, text = make_token("commands", OWN_TENANT, frozenset({"apply"}), self._now())
+        self._own = self._own.add_token(token)
+        return text
 
     def find_principal(self, sent: str) -> Principal:
         """Return the principal of a sent token; raises Unauthorized, or TokensUnreadable."""
@@ -213,6 +229,8 @@ class LiveTokens:
         if state != self._seen:
             self._tokens = self._read()
             self._seen = state
+        if any(token.id == _get_id(sent) for token in self._own.tokens):
+            return self._own.find_principal(sent, self._now())
         if self._tokens is None:
             raise TokensUnreadable("the service cannot read its token file; its log says why")
         return self._tokens.find_principal(sent, self._now())

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -36,9 +35,9 @@ from pathlib import Path
 from typing import Any
 
 from agent_runtime.errors import BadFile, HunkError
-from agent_runtime.files import TEMPORARY, lock_folder, read_descriptor, replace_file, sync_folder
+from agent_runtime.files import TEMPORARY, lock_descriptor, lock_folder, read_descriptor, replace_file, sync_folder
 from agent_runtime.workspace.sandbox import ConfinedFolder, is_below
-from repo_cache.files import FOLDER_FLAGS, READ_FLAGS, make_private, open_below
+from repo_cache.files import FOLDER_FLAGS, NEW_FILE_FLAGS, READ_FLAGS, make_private, open_below
 
 NUM_TRIES = 16
 """Attempts to lock folders; another is made when a folder was replaced meanwhile."""
@@ -59,7 +58,7 @@ def lock_folders(root: Path, folders: Collection[str]) -> Iterator[None]:
             try:
                 by_inode = _open_folders(root, folders, opened)
                 for inode in sorted(by_inode):
-                    _lock(by_inode[inode])
+                    _lock(by_inode[inode], opened)
                 with contextlib.ExitStack() as again:
                     are_same = _open_folders(root, folders, again).keys() == by_inode.keys()
             except OSError as error:
@@ -79,7 +78,7 @@ def lock_new_folder(root: Path, folder: str, stack: contextlib.ExitStack) -> Non
     """
     descriptor = open_below(root, folder, FOLDER_FLAGS)
     stack.callback(os.close, descriptor)
-    _lock(descriptor, fcntl.LOCK_NB)
+    _lock(descriptor, stack, wait=False)
 
 
 def _open_folders(root: Path, folders: Collection[str], stack: contextlib.ExitStack) -> dict[tuple[int, int], int]:
@@ -94,9 +93,9 @@ def _open_folders(root: Path, folders: Collection[str], stack: contextlib.ExitSt
     return by_inode
 
 
-def _lock(descriptor: int, flags: int = 0) -> None:
+def _lock(descriptor: int, stack: contextlib.ExitStack, *, wait: bool = True) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | flags)
+        stack.enter_context(lock_descriptor(descriptor, wait=wait))
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
@@ -282,8 +281,7 @@ def write_copies(root: ConfinedFolder, record: Record) -> None:
     for folder in record.homes:
         descriptor = open_below(root.root, folder, FOLDER_FLAGS)
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-            copy = os.open(_make_name(record.id), flags, 0o600, dir_fd=descriptor)
+            copy = os.open(_make_name(record.id), NEW_FILE_FLAGS, 0o600, dir_fd=descriptor)
             with os.fdopen(copy, "w", encoding="ascii") as file:
                 inode = os.fstat(copy).st_ino
                 json.dump({"version": VERSION, "inode": inode, **asdict(_relocate(record, folder))}, file)

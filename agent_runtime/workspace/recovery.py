@@ -28,7 +28,7 @@ from agent_runtime.workspace.journal import (
     remove_copies,
 )
 from agent_runtime.workspace.sandbox import ABSENT, ConfinedFolder, read_digest_at
-from repo_cache.files import READ_FLAGS
+from repo_cache.files import NEW_FILE_FLAGS, READ_FLAGS
 
 SHA256_LEN = 64
 
@@ -73,8 +73,7 @@ def create_file(folder: int, name: str, data: bytes, like: os.stat_result | None
     It takes the mode bits of `like`, without setuid and setgid, and its owner if this process may change owners.
     Without `like` it takes the mode that the umask leaves.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(name, flags, 0o666 if like is None else 0o600, dir_fd=folder)
+    descriptor = os.open(name, NEW_FILE_FLAGS, 0o666 if like is None else 0o600, dir_fd=folder)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()

@@ -22,7 +22,10 @@ from typing import TypeVar
 
 from agent_runtime.errors import BadFile, BadRequest, FileMissing, OutsideRoot, TooLarge
 from agent_runtime.files import check_regular, read_descriptor
-from repo_cache.files import FOLDER_FLAGS, PASSAGE_FLAGS, READ_FLAGS, is_git, open_below
+from repo_cache.files import FOLDER_FLAGS, PASSAGE_FLAGS, READ_FLAGS, ROOT_FLAGS, is_git, open_below
+
+HAS_FOLDER_HANDLES = os.open in os.supports_dir_fd
+"""False on Windows, which was never tried."""
 
 NUM_LOOKS = 16
 """Attempts to resolve a path whose links change."""
@@ -46,6 +49,12 @@ class ConfinedFolder:
 
     def __init__(self, root: Path) -> None:
         """Raises BadRequest if the root is not a folder."""
+        if not HAS_FOLDER_HANDLES:
+            raise BadRequest(
+                "this system opens no files relative to a folder, which keeps a path in its root: here only "
+                "`hunk apply FILE` edits files, one at a time",
+                field="root",
+            )
         self.root = root.resolve()
         if not self.root.is_dir():
             raise BadRequest(f"the root {root} is not a folder", field="root")
@@ -109,7 +118,7 @@ class ConfinedFolder:
 
     def open_parents(self, real: str) -> Iterator[tuple[str, int]]:
         """Open the existing folders of a real path from the root down; yields paths and descriptors. Raises OSError."""
-        at, folder = os.open(self.root, PASSAGE_FLAGS & ~os.O_NOFOLLOW), ""
+        at, folder = os.open(self.root, ROOT_FLAGS), ""
         try:
             yield folder, at
             for name in real.split("/")[:-1]:

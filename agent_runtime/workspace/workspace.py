@@ -13,13 +13,15 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-from agent_runtime.errors import BadFile, FileMissing, HunkError, OutsideRoot
+from agent_runtime.errors import BadFile, FileMissing, HunkError, OutsideRoot, Stale
+from agent_runtime.files import read_file, write_temporary
 from agent_runtime.request_context import CancelToken
 from agent_runtime.types import ApplyResult, FileResult
 from agent_runtime.workspace.journal import (
@@ -43,7 +45,7 @@ from agent_runtime.workspace.recovery import (
     recover_below,
     undo,
 )
-from agent_runtime.workspace.sandbox import ABSENT, ConfinedFolder
+from agent_runtime.workspace.sandbox import ABSENT, HAS_FOLDER_HANDLES, ConfinedFolder
 
 
 class Workspace:
@@ -160,6 +162,9 @@ def replace_file(path: Path, data: bytes, *, expected_sha256: str) -> None:
     target = path.resolve()
     if not target.parent.is_dir():
         raise FileMissing(f"there is no file {path}")
+    if not HAS_FOLDER_HANDLES:
+        _replace_by_path(target, data, expected_sha256)
+        return
     changes = [FileChange(target.name, data, expected_sha256)]
     root = ConfinedFolder(target.parent)
     try:
@@ -167,6 +172,20 @@ def replace_file(path: Path, data: bytes, *, expected_sha256: str) -> None:
     except InterruptedAbove as fault:  # whoever may write this file may write the others, too
         recover_below(root, above=fault.above)
         write_files(root, changes)
+
+
+def _replace_by_path(path: Path, data: bytes, expected_sha256: str) -> None:
+    """Do what `replace_file` does, without locks, on a system that opens no files relative to a folder (Windows)."""
+    current = sha256(read_file(path)).hexdigest() if path.exists() else ABSENT
+    if current != expected_sha256:
+        raise Stale(f"{path} changed while the edit was merged; nothing was written", current_sha256=current)
+    try:
+        with write_temporary(path, data, sync=True) as temporary:
+            if path.exists():
+                shutil.copymode(path, temporary)
+            temporary.replace(path)
+    except OSError as error:
+        raise BadFile(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def write_files(root: ConfinedFolder, changes: Sequence[FileChange], journal: Journal | None = None) -> None:

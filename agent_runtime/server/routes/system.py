@@ -29,7 +29,8 @@ def build_health_routes(service: Service) -> APIRouter:
     async def readyz() -> dict[str, str]:
         """Answer once the model is loaded and until the service shuts down; else 503."""
         service.drain.check()
-        return {"status": "ready", "model": service.model.get_loaded().name}
+        service.model.check_ready()
+        return {"status": "ready", "model": service.model.name}
 
     return router
 
