@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from agent_runtime.client.local import LocalClient
     from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest
 
-__version__ = "0.2.0"
-
 _HOME = {
     ".client": (
         "AsyncClient",

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import agent_runtime as _sdk
-from agent_runtime import __version__
+from agent_runtime.version import __version__
 
 if TYPE_CHECKING:
     from agent_runtime import (
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         Tokens,
         WorkspaceRequest,
     )
-    from agent_runtime.apply.one_file import apply
+    from agent_runtime.client.one_file import apply
 
 __all__ = [
     "ApplyRequest",
@@ -54,7 +54,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "apply":
-        from agent_runtime.apply.one_file import apply
+        from agent_runtime.client.one_file import apply
 
         return apply
     if name not in __all__:

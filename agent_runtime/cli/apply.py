@@ -28,9 +28,9 @@ from agent_runtime.config.sources import make_model_settings, make_single_option
 from agent_runtime.errors import BadRequest, EditRefused, ModelUnavailable
 from agent_runtime.files import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size, read_file
 from agent_runtime.llm.interface import Merger
+from agent_runtime.local_services import RunningService, find_service
 from agent_runtime.models.progress import LINE_EVERY_SECONDS, make_progress
 from agent_runtime.request_context import ProgressListener
-from agent_runtime.running import RunningService, find_service
 from agent_runtime.serialization import result_to_json
 from agent_runtime.types import (
     DECIDE,

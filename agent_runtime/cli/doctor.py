@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -169,17 +169,8 @@ def doctor_command(
     Without arguments it looks at the processor, the memory, torch, the models, the port and the disk, and says what to
     do. Ends with 0 whatever it finds.
     """
-    asked = {
-        "first": first,
-        "second": second,
-        "session": session,
-        "turn": turn,
-        "model": model,
-        "tokenizer": tokenizer,
-        "prefill_speed": prefill_speed,
-    }
-    if any(value is not None for value in asked.values()):
-        prefix_command(**asked, as_json=as_json)
+    if any(value is not None for value in (first, second, session, turn, model, tokenizer, prefill_speed)):
+        _explain_prefix(first, second, session, turn, _Counting(model, tokenizer, prefill_speed), as_json=as_json)
         return
     findings = examine(resolve(os.environ))
     if as_json:
@@ -208,18 +199,32 @@ def prefix_command(
     prefill_speed: PREFILL_SPEED = None,
     as_json: JSON = False,
 ) -> None:
-    """Show which byte broke the prefix that two prompts share, and why.
+    """Show which byte broke the prefix of two prompts, and why.
 
     Says what that cost, and how to avoid it. Ends with 0 whatever it finds, 2 for bad input, 4 where the tokenizer is
     not available.
     """
-    if prefill_speed is not None and not prefill_speed > 0:
-        raise BadRequest(f"--prefill-speed is {prefill_speed}: give tokens a second", field="prefill_speed")
+    _explain_prefix(first, second, session, turn, _Counting(model, tokenizer, prefill_speed), as_json=as_json)
+
+
+class _Counting(NamedTuple):
+    """How tokens are counted, and what they cost."""
+
+    model: str | None
+    tokenizer: str | None
+    prefill_speed: float | None
+
+
+def _explain_prefix(
+    first: Path | None, second: Path | None, session: Path | None, turn: int | None, how: _Counting, *, as_json: bool
+) -> None:
+    if how.prefill_speed is not None and not how.prefill_speed > 0:
+        raise BadRequest(f"--prefill-speed is {how.prefill_speed}: give tokens a second", field="prefill_speed")
     if session is not None:
         if first is not None:
             raise BadRequest("give two prompts, or --session, but not both", field="session")
         recorded = read_session(session)
-        encoder, speed = _open_encoder(model, tokenizer, prefill_speed)
+        encoder, speed = _open_encoder(how)
         if turn is not None:
             _print_result(diagnose_turn(recorded, turn, encoder, speed), as_json=as_json)
         else:
@@ -230,12 +235,13 @@ def prefix_command(
     if first is None or second is None:
         raise BadRequest("give two prompts, FIRST and SECOND, or --session FILE", field="first")
     one, other = read_prompt(first), read_prompt(second)
-    _print_result(diagnose(one, other, *_open_encoder(model, tokenizer, prefill_speed)), as_json=as_json)
+    _print_result(diagnose(one, other, *_open_encoder(how)), as_json=as_json)
 
 
-def _open_encoder(model: str | None, tokenizer: str | None, speed: float | None) -> tuple[Encoder | None, Speed]:
+def _open_encoder(how: _Counting) -> tuple[Encoder | None, Speed]:
     """Open the tokenizer, None where tokens are to be estimated, and find the prefill speed."""
     settings = make_model_settings(os.environ)
+    model, tokenizer, speed = how
     name = tokenizer or model
     encoder = open_tokenizer(name, settings) if name else None
     if speed is not None:

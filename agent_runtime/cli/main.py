@@ -10,9 +10,9 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from agent_runtime import __version__
 from agent_runtime.errors import HunkError
 from agent_runtime.process import set_environment
+from agent_runtime.version import __version__
 
 HELP = "Applies code edits to files, by rules or with a language model; the cost depends on the edit, not on the file."
 
@@ -22,7 +22,7 @@ EXIT_CODES = (
 )
 
 
-class Entry(NamedTuple):
+class Subcommand(NamedTuple):
     """A subcommand: where its function or group is, and its line in `hunk --help`, which begins its own help."""
 
     module: str
@@ -31,30 +31,34 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "apply": Entry(
+    "apply": Subcommand(
         ".apply", "apply_command", "Merge an edit into a file, or into the files that it names, and show the diff."
     ),
-    "serve": Entry(
+    "serve": Subcommand(
         ".serve", "serve_command", "Serve POST /apply until Ctrl-C or SIGTERM, after which running requests may finish."
     ),
-    "mcp": Entry(
+    "mcp": Subcommand(
         ".serve",
         "mcp_command",
         "Let agents read and edit files through the Model Context Protocol: edit_file, read_file, workspace_status.",
     ),
-    "watch": Entry(
+    "watch": Subcommand(
         ".watch", "watch_command", "Tokenise the text files of a folder, and show what changes, until Ctrl-C."
     ),
-    "doctor": Entry(
+    "doctor": Subcommand(
         ".doctor", "doctor_command", "Examine the installation, or two versions of a prompt as `hunk prefix` does."
     ),
-    "prefix": Entry(".doctor", "prefix_command", "Show which byte broke the prefix that two prompts share, and why."),
-    "models": Entry(".models", "models", "See, pull, check, add and remove models."),
-    "config": Entry(".config", "config", "Show the settings and where each comes from."),
-    "token": Entry(".token", "tokens", "Make, list and revoke the access tokens of a service."),
-    "bench": Entry(".bench", "bench_command", "Run a benchmark of the checkout; without a name, list them."),
+    "prefix": Subcommand(".doctor", "prefix_command", "Show which byte broke the prefix of two prompts, and why."),
+    "models": Subcommand(".models", "models", "See, pull, check, add and remove models."),
+    "config": Subcommand(
+        ".config", "config", "See the settings, where each value comes from, and write a file for them."
+    ),
+    "token": Subcommand(".token", "tokens", "Make, list and revoke the tokens of a service."),
+    "bench": Subcommand(".bench", "bench_command", "Run a benchmark of the checkout; without a name, list them."),
 }
 """Subcommands by name. They are imported when they are called: all of them together take 0.6 s."""
+
+CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 OWN_ARGUMENTS = {"bench": {"allow_interspersed_args": False}}
 """Arguments after the name of a benchmark belong to the benchmark."""
@@ -72,16 +76,35 @@ class CommandGroup(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else load_command(name), rest
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters; flags are shown without a value."""
+        return _hide_values(super().get_params(ctx))
+
 
 def load_command(name: str) -> Any:
     """Import a subcommand."""
     entry = COMMANDS[name]
     found = getattr(import_module(entry.module, __package__), entry.attribute)
     if isinstance(found, typer.Typer):
-        return typer.main.get_group(found)
+        return _prepare(typer.main.get_group(found))
     single = typer.Typer(add_completion=False)
     single.command(name, help=_format_help(found.__doc__), context_settings=OWN_ARGUMENTS.get(name))(found)
-    return typer.main.get_command(single)
+    return _prepare(typer.main.get_command(single))
+
+
+def _prepare(command: Any) -> Any:
+    """Have the flags of a command, and of those below it, shown without a value."""
+    _hide_values(command.get_params(typer.Context(command, **CONTEXT)))
+    for each in getattr(command, "commands", {}).values():
+        _prepare(each)
+    return command
+
+
+def _hide_values(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
 
 
 def _format_help(docstring: str | None) -> str:
@@ -96,7 +119,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     epilog=EXIT_CODES,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=CONTEXT,
 )
 
 

@@ -18,9 +18,9 @@ from agent_runtime.config import ResolvedSettings
 from agent_runtime.config.sources import make_model_settings, make_service_options
 from agent_runtime.errors import BadRequest, HunkError
 from agent_runtime.llm.interface import resolve_reuse_mode
+from agent_runtime.local_services import announce
 from agent_runtime.models.config import NO_MODEL, MergeOptions
 from agent_runtime.models.progress import LineProgress, make_progress
-from agent_runtime.running import announce
 from agent_runtime.server.token_file import LiveTokens, TokenFile
 from agent_runtime.telemetry.log import configure_logging
 from agent_runtime.types import WRITE_CERTAINTY, Certainty

@@ -14,14 +14,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from agent_runtime import __version__
 from agent_runtime.config.sources import ResolvedSettings, make_model_settings
 from agent_runtime.errors import HunkError
+from agent_runtime.local_services import list_services
 from agent_runtime.models import config
 from agent_runtime.models.added import list_added
 from agent_runtime.models.store import ModelStore, resolve
 from agent_runtime.process import count_cores
-from agent_runtime.running import list_services
+from agent_runtime.version import __version__
 
 Status = Literal["good", "note", "bad"]
 

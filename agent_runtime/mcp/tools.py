@@ -15,7 +15,6 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, InputRequiredResult, TextContent, Tool, ToolAnnotations
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
-from agent_runtime import __version__
 from agent_runtime.apply.rule_process import limit_rule_time
 from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable, Stale
 from agent_runtime.mcp.backends import Backend, BackendStatus, Edit, FileText
@@ -25,6 +24,7 @@ from agent_runtime.serialization import problem_to_json
 from agent_runtime.server.auth import get_flow
 from agent_runtime.server.schemas import encode_objects
 from agent_runtime.types import ApplyResult, Certainty, FileResult, Method, Reason, Status, format_percent
+from agent_runtime.version import __version__
 from editor.types import LineKind
 
 MAX_REASONS = 5

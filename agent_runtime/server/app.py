@@ -9,7 +9,6 @@ from anyio.to_thread import run_sync
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 
-from agent_runtime import __version__
 from agent_runtime.files import MAX_EDIT_BYTES, MAX_FILE_BYTES
 from agent_runtime.server.auth import BearerTokenMiddleware, HostGuardMiddleware
 from agent_runtime.server.middleware import (
@@ -25,6 +24,7 @@ from agent_runtime.server.routes import ROUTES
 from agent_runtime.server.service import Service
 from agent_runtime.server.token_file import LiveTokens
 from agent_runtime.telemetry.traces import PhaseSpans
+from agent_runtime.version import __version__
 
 MAX_BODY_BYTES = 6 * (MAX_FILE_BYTES + MAX_EDIT_BYTES)
 """JSON may spell a byte as six (`\\u0001`); what the fields hold is checked after decoding."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from opentelemetry import trace
 from opentelemetry.trace import TracerProvider
 
-from agent_runtime import __version__
 from agent_runtime.errors import BadRequest
 from agent_runtime.telemetry.metrics import Observer, RequestOutcome
+from agent_runtime.version import __version__
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -16,11 +18,15 @@ from click.testing import Result
 from rich.console import Console
 
 from agent_runtime import wiring
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.cli.hunks import choose_hunks
 from agent_runtime.cli.render import print_refusal, print_remarks
 from agent_runtime.errors import BadFile, BadRequest, EditRefused, ModelUnavailable
+from agent_runtime.llm import opener
+from agent_runtime.local_services import announce
 from agent_runtime.models.progress import LINE_EVERY_SECONDS
 from agent_runtime.models.store import ModelFiles
-from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason, Usage
+from agent_runtime.types import ApplyRequest, ApplyResult, FileResult, GivenScope, PatchRequest, Reading, Reason, Usage
 from editor.types import Check
 from tests.agent_runtime.cli.test_cli import hunk
 from tests.agent_runtime.scripted import ScriptedMerger
@@ -194,7 +200,7 @@ def test_off_a_terminal_a_line_is_said_before_a_model_is_loaded(file: Path, monk
         raise ModelUnavailable("no model in this test")
 
     monkeypatch.setattr(wiring, "resolve", lambda *_: ModelFiles("gguf", file, "smollm2-135m"))
-    monkeypatch.setattr(wiring, "_load", load)
+    monkeypatch.setattr(opener, "load_files", load)
     done = applied("a.py", "--mode", "model", "--model", "smollm2-135m")
     assert done.stderr.splitlines()[0] == "loading smollm2-135m"
     assert done.stdout == ""
@@ -206,7 +212,7 @@ def test_an_unknown_model_is_not_said_to_be_loaded_and_no_mode_mends_it(file: Pa
     done = applied("a.py", "--model", "nosuch", edit=snippet)
     assert done.exit_code == 4
     said = " ".join(done.stderr.split())
-    assert said.startswith("hunk: 'nosuch' is neither a model of the catalogue")
+    assert said.startswith("hunk: 'nosuch' is neither a model of `hunk models list`")
     assert said.endswith("Send SEARCH/REPLACE blocks with the exact lines to change.")
     assert "mode" not in said.split("A model is needed")[1]
 
@@ -475,3 +481,120 @@ def test_an_explicit_edit_made_to_the_letter_is_not_rejected_for_its_syntax(root
     assert done.exit_code == 0
     (check,) = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "parse_errors"]
     assert check["detail"].startswith("1 syntax errors, 0 before")
+
+
+def test_check_says_whether_an_edit_applies_and_prints_no_difference(file: Path) -> None:
+    done = applied("a.py", "--check")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert done.stderr == "merged by rule (exact), certain; only checked\n"
+    refused = applied("a.py", "--check", "--mode", "deterministic", edit=EDIT.replace("return 2", "return 5"))
+    assert (refused.exit_code, refused.stdout) == (3, "")
+    assert file.read_text() == FILE
+
+
+def test_a_text_on_standard_input_is_merged_to_standard_output(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "edit").write_text(EDIT)
+    done = hunk_here("apply", "-", "--edit", "edit", stdin=FILE)
+    assert (done.exit_code, done.stdout) == (0, MERGED)
+    named = hunk_here("apply", "-", "-e", "edit", "--stdin-filename", "x/y.py", "--json", stdin=FILE)
+    assert json.loads(named.stdout)["diff"].startswith("--- a/x/y.py\n")
+    assert hunk_here("apply", "-", "-e", "edit", "-o", "new.py", stdin=FILE).stdout.startswith("--- a/file\n")
+    assert (tmp_path / "new.py").read_text() == MERGED
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (("a.py", "-e", "edit", "-e", "edit"), "--edit is given more than once"),
+        (("-", "-e", "-"), "cannot both be standard input"),
+        (("-", "-e", "edit", "--write"), "standard input cannot be written"),
+        (("a.py", "-e", "edit", "--check", "--write"), "--check writes nothing"),
+        (("a.py", "-e", "edit", "--patch"), "no terminal"),
+        (("a.py", "-e", "edit", "--patch", "--json"), "asks on the terminal"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    file: Path, tmp_path: Path, arguments: tuple[str, ...], fault: str
+) -> None:
+    (tmp_path / "edit").write_text(EDIT)
+    done = hunk_here("apply", *arguments)
+    assert isinstance(done.exception, BadRequest)
+    assert fault in str(done.exception)
+    assert file.read_text() == FILE
+
+
+TWO = "<<<<<<< SEARCH\n    return 1\n=======\n    return 7\n>>>>>>> REPLACE\n" + EDIT
+SPREAD = FILE.replace("\n\n\n", "\n\n\n# a\n# b\n# c\n# d\n# e\n# f\n# g\n\n\n")
+
+
+@pytest.mark.parametrize(
+    ("answers", "taken"),
+    [("ny", [2]), ("yn", [1]), ("a", [1, 2]), ("d", []), ("q", []), ("yq", [1]), ("?x", None)],
+)
+def test_patch_takes_the_hunks_that_are_chosen(
+    file: Path, monkeypatch: pytest.MonkeyPatch, answers: str, taken: list[int] | None
+) -> None:
+    file.write_text(SPREAD)
+    left = iter(answers)
+    monkeypatch.setattr("typer.prompt", lambda *_, **__: next(left, "n"))
+    result = ApplyResult((edit_file(SPREAD, TWO),), Usage(), {"total_ms": 1.0})
+    (chosen,) = choose_hunks(result, lambda _: SPREAD.encode()).files
+    expected = SPREAD
+    for number, (old, new) in enumerate([("return 1", "return 7"), ("return 2", "return 3")], 1):
+        expected = expected.replace(old, new) if number in (taken or []) else expected
+    assert chosen.merged == expected
+    assert chosen.status == ("merged" if taken else "noop")
+    assert chosen.checks[0].detail == f"{len(taken or [])} of 2 hunks were taken"
+
+
+def edit_file(text: str, edit: str) -> FileResult:
+    return Applier(lambda: pytest.fail("no model is needed")).apply(ApplyRequest(text.encode(), edit, "a.py")).file
+
+
+def test_a_new_file_is_one_hunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    edit = json.dumps({"command": "create", "path": "b.py", "file_text": "b = 1\n"})
+    applier = Applier(lambda: pytest.fail("no model is needed"))
+    result = applier.apply_patch(PatchRequest(edit), lambda _: None)
+    for answer, number in (("y", 1), ("n", 0)):
+        monkeypatch.setattr("typer.prompt", lambda *_, answer=answer, **__: answer)
+        assert len(choose_hunks(result, lambda _: None).files) == number
+
+
+def test_patch_asks_on_a_terminal_and_writes(file: Path, tmp_path: Path) -> None:
+    file.write_text(SPREAD)
+    (tmp_path / "edit").write_text(TWO)
+    pid, terminal = pty.fork()
+    if pid == 0:  # pragma: no cover -- the child becomes the command
+        os.execv(HUNK, ["hunk", "apply", str(file), "-e", str(tmp_path / "edit"), "-p"])
+    shown = b""
+    for answer in (b"n\n", b"y\n"):
+        while not shown.rstrip().endswith(b"[y,n,a,d,q,?]:"):
+            shown += os.read(terminal, 4096)
+        os.write(terminal, answer)
+        shown = b""
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)
+    assert file.read_text() == SPREAD.replace("return 2", "return 3")
+
+
+SNIPPET = "def f():\n    # ... existing code ...\n    return 9\n"
+
+
+def test_a_running_service_is_asked_only_for_what_needs_a_model_and_lies_in_its_folder(
+    file: Path, tmp_path: Path, loads: list[str]
+) -> None:
+    wanted = FILE.replace("return 1", "return 9")
+    with serving(ScriptedMerger(wanted), tmp_path) as url, announce(url, "scripted", [tmp_path]):
+        assert "asking" not in applied("a.py").stderr
+        done = applied("a.py", "--mode", "model", "--write", edit=SNIPPET)
+        assert done.exit_code == 0, done.stderr
+        assert f"asking the running service at {url}" in done.stderr
+        assert file.read_text() == wanted
+        file.write_text(FILE)
+        assert loads == []
+        for options in (["--own-model"], ["--dtype", "float32"], ["--model", "smollm2-135m"]):
+            assert "asking" not in applied("a.py", "--mode", "model", *options, edit=SNIPPET).stderr
+        elsewhere = tmp_path.parent / f"{tmp_path.name}-elsewhere.py"
+        elsewhere.write_text(FILE)
+        assert "asking" not in applied(elsewhere, "--mode", "model", edit=SNIPPET).stderr
+        assert len(loads) == 4

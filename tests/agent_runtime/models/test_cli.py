@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -83,3 +84,52 @@ def test_pull_that_fails_says_so_in_lines(hub: FileServer, store: ModelStore, st
     assert (child.returncode, output, errors.count("\n")) == (4, "", 1)
     assert "SHA-256" in errors
     assert store.state(ENTRY) == "absent"
+
+
+def test_an_added_model_has_a_name_and_rm_takes_it_away_again(store: ModelStore, tmp_path: Path) -> None:
+    mine = tmp_path / "My-Model.Q8.gguf"
+    mine.write_bytes(CONTENT)
+    assert run("add", str(mine)).stdout == f"My-Model.Q8 is {mine}\n"
+    assert run("add", str(mine), "--name", "mine", "--prompt-form", "tags").exit_code == 0
+    found = resolve("mine", store)
+    assert (found.path, found.name, found.prompt_form) == (mine, "mine", "tags")
+    assert run("path", "mine").stdout == f"{mine}\n"
+    rows = {row["name"]: row for row in json.loads(run("list", "--json").stdout)["models"]}
+    assert rows["mine"] == {"name": "mine", "state": "added", "path": str(mine)}
+    copy = locate_copy(found, store.root)
+    copy.mkdir(parents=True)
+    (copy / "model.safetensors").write_bytes(b"1234")
+    assert json.loads(run("rm", "mine", "--json").stdout) == {"name": "mine", "freed_bytes": 4}
+    assert not copy.exists()
+    assert mine.exists()
+    assert isinstance(run("rm", "mine").exception, UnknownModel)
+    mine.unlink()
+    with pytest.raises(ModelUnavailable, match="is gone"):
+        resolve("My-Model.Q8", store)
+
+
+@pytest.mark.parametrize("name", ["tiny", "none", "a b", ""])
+def test_a_name_that_cannot_be_had_is_refused(store: ModelStore, tmp_path: Path, name: str) -> None:
+    (tmp_path / "m.gguf").write_bytes(CONTENT)
+    assert isinstance(run("add", str(tmp_path / "m.gguf"), "--name", name).exception, BadRequest) or name == ""
+    assert isinstance(run("add", str(tmp_path / "m.gguf"), "--prompt-form", "odd").exception, BadRequest)
+    assert isinstance(run("add", str(tmp_path / "nothing")).exception, UnknownModel)
+
+
+def test_rm_removes_a_pulled_model_and_an_interrupted_pull(pulled: ModelStore) -> None:
+    pulled.partial_path(ENTRY).write_bytes(b"12")
+    copy = locate_copy(resolve("tiny", pulled), pulled.root)
+    copy.mkdir(parents=True)
+    (copy / "model.safetensors").write_bytes(b"1234")
+    freed = json.loads(run("rm", "tiny", "--json").stdout)["freed_bytes"]
+    assert freed >= len(CONTENT) + 6
+    assert not pulled.folder(ENTRY).exists()
+    assert not copy.exists()
+
+
+def test_a_damaged_list_of_added_models_says_what_to_do(store: ModelStore) -> None:
+    (store.root / "models").mkdir(parents=True)
+    (store.root / "models" / "added.json").write_text("{")
+    fault = run("list").exception
+    assert isinstance(fault, CorruptModel)
+    assert "remove it, and add your models again" in str(fault)
