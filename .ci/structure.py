@@ -36,6 +36,7 @@ EXCEPTIONS = {
     "agent_runtime.types.merged": "the field of this name in every answer's JSON",
     "agent_runtime.wiring": "the composition root; its name is in the import contract and in docs/",
     "engine.sampling": "the field's word",
+    "hunk.testing": "the public name of the module with FakeService",
 }
 
 

@@ -38,9 +38,9 @@ def bench_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="List the benchmarks as JSON.")] = False,
 ) -> None:
-    """Run a benchmark of the checkout that this command is installed from, as `python -m benchmarks.NAME` does.
+    """Run a benchmark of the checkout that this command is installed from.
 
-    Ends with the benchmark's exit code, or with 2 where there is no checkout or no such benchmark.
+    It is `python -m benchmarks.NAME`. Ends with the benchmark's exit code, or with 2 where there is no checkout or no such benchmark.
     """
     if not _is_checkout():
         raise BadRequest(

@@ -54,7 +54,9 @@ COMMANDS = {
         ".config", "config", "See the settings, where each value comes from, and write a file for them."
     ),
     "token": Subcommand(".token", "tokens", "Make, list and revoke the tokens of a service."),
-    "bench": Subcommand(".bench", "bench_command", "Run a benchmark of the checkout; without a name, list them."),
+    "bench": Subcommand(
+        ".bench", "bench_command", "Run a benchmark of the checkout that this command is installed from."
+    ),
 }
 """Subcommands by name. They are imported when they are called: all of them together take 0.6 s."""
 
