@@ -24,10 +24,10 @@ from pathlib import Path
 
 import httpx
 
-from agent_runtime import Client, LocalClient, Session
-from agent_runtime.errors import EditRefused, HunkError, NoConnection
-from agent_runtime.types import Usage, sum_usage
 from editor.types import Check
+from hunk import Client, LocalClient, Session
+from hunk.errors import EditRefused, HunkError, NoConnection
+from hunk.types import Usage, sum_usage
 
 SAMPLE = Path(__file__).parent / "sample_repo"
 TEST = (sys.executable, "-B", "-m", "unittest", "-q", "--failfast")

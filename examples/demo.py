@@ -14,9 +14,9 @@ from pathlib import Path
 from rich.console import Console
 
 from agent_runtime.cli.render import print_diff, print_remarks
-from agent_runtime.client import Client
-from agent_runtime.errors import HunkError, NoConnection
-from agent_runtime.types import ApplyRequest, ApplyResult
+from hunk import Client
+from hunk.errors import HunkError, NoConnection
+from hunk.types import ApplyRequest, ApplyResult
 
 FOLDER = Path(__file__).parent
 BY_RULE = ("rate_limiter.py", "rate_limiter.search_replace.txt")

@@ -40,7 +40,8 @@ def bench_command(
 ) -> None:
     """Run a benchmark of the checkout that this command is installed from.
 
-    It is `python -m benchmarks.NAME`. Ends with the benchmark's exit code, or with 2 where there is no checkout or no such benchmark.
+    It is `python -m benchmarks.NAME`. Ends with the benchmark's exit code, or with 2 where there is no checkout or no
+    such benchmark.
     """
     if not _is_checkout():
         raise BadRequest(
