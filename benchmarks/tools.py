@@ -54,7 +54,7 @@ def merge_by_rule(cases: Sequence[Case]) -> Iterator[str | None]:
 
 def merge_with_aider(python: Path, cases: Sequence[Case]) -> Iterator[str | None]:
     """Merge SEARCH/REPLACE blocks as aider does, one after the other."""
-    command = [python, "-c", AIDER]
+    command = [str(python), "-c", AIDER]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -126,7 +126,9 @@ def main() -> None:
         for name, (format_name, tool) in tools.items():
             mine = [(case, right) for case, right in tasks if case.format == format_name]
             merged = tool([case for case, _ in mine])
-            found = Counter(judge(text, right, case.original) for text, (case, right) in zip(merged, mine, strict=True))
+            found: Counter[str] = Counter(
+                judge(text, right, case.original) for text, (case, right) in zip(merged, mine, strict=True)
+            )
             rows.append({"kind": kind, "name": f"{kind}: {name}", "cases": len(mine), **found})
     columns = {"tool": "{name}", "cases": "{cases}", "right": "{right}", "refused": "{refused}", "wrong": "{wrong}"}
     print(render_rows([{"right": 0, "refused": 0, "wrong": 0, **row} for row in rows], columns))

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,40 @@ def test_edits_that_need_no_model_are_merged(command: str) -> None:
     assert done.stderr.startswith(("merged by rule", "merged as its likeliest reading"))
 
 
+def test_it_is_short_and_its_example_prints_what_it_says() -> None:
+    assert len(README.splitlines()) <= 130
+    printed = ""
+    for command in commands(".venv/bin/hunk apply"):
+        done = subprocess.run(
+            [ROOT / shlex.split(command)[0], *shlex.split(command)[1:]], cwd=ROOT, capture_output=True
+        )
+        printed += (done.stdout + done.stderr).decode()
+    assert f"```\n{printed}```" in README
+
+
+def test_its_python_example_runs(tmp_path: Path) -> None:
+    (snippet,) = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    (tmp_path / "limits.py").write_text("LIMIT = 10\n")
+    done = subprocess.run([sys.executable, "-c", snippet], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "merged certain\n"
+    assert (tmp_path / "limits.py").read_text() == "LIMIT = 20\n"
+
+
+def test_the_links_of_the_documents_lead_somewhere() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for page in pages:
+        text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for link in re.findall(r"\]\(([^)#\s]+)", text):
+            if "://" not in link:
+                assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def test_the_index_names_every_document() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.name == "index.md" or f"({page.name})" in index, page.name
+
+
 def test_every_option_that_is_shown_is_there() -> None:
     for typed in commands(".venv/bin/hunk"):
         hunk, name, *arguments = shlex.split(typed)
@@ -60,8 +95,9 @@ def test_the_files_and_folders_that_it_names_are_there() -> None:
 
 
 def test_every_model_of_the_catalogue_has_its_measured_figures() -> None:
-    header = next(line for line in README.splitlines() if "first load s" in line)
-    table = README.partition(header)[2].partition("\n\n")[0]
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    header = next(line for line in page.splitlines() if "first load s" in line)
+    table = page.partition(header)[2].partition("\n\n")[0]
     rows = [line.strip("|").split("|") for line in table.splitlines() if re.search(r"\d", line)]
     assert {row[0].strip() for row in rows} == {entry.name for entry in CATALOGUE}
     assert all(len(row) == len(header.strip("|").split("|")) for row in rows)

@@ -374,18 +374,26 @@ class _TokenCounter(ProgressListener):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._said_at = time.monotonic()
+        self._is_shown = False
 
     def on_tokens(self, num_tokens: int) -> None:
         """Show the number of tokens written so far."""
         if self._console.is_terminal:
-            self._console.print(f"\r{num_tokens} tokens written", end="", style="dim")
+            self._is_shown = True
+            self._write(f"\r{num_tokens} tokens written")
         elif time.monotonic() - self._said_at >= LINE_EVERY_SECONDS:
             self._said_at = time.monotonic()
             self._console.print(f"{num_tokens} tokens written")
 
     def clear(self) -> None:
-        if self._console.is_terminal:
-            self._console.print("\r" + " " * 30 + "\r", end="")
+        """Remove the line from the terminal."""
+        if self._is_shown:
+            self._write("\r\x1b[2K")
+
+    def _write(self, text: str) -> None:
+        """Write to the terminal; `Console.print` would drop the carriage return."""
+        self._console.file.write(text)
+        self._console.file.flush()
 
 
 def _read_standard_input() -> bytes:

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from agent_runtime import wiring
 from agent_runtime.apply.pipeline import Applier
+from agent_runtime.cli import apply
 from agent_runtime.cli.hunks import choose_hunks
 from agent_runtime.cli.render import print_refusal, print_remarks
 from agent_runtime.errors import BadFile, BadRequest, EditRefused, ModelUnavailable
@@ -220,10 +221,6 @@ def test_an_unknown_model_is_not_said_to_be_loaded_and_no_mode_mends_it(file: Pa
 def test_off_a_terminal_long_work_says_a_line_now_and_then(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from rich.console import Console
-
-    from agent_runtime.cli import apply
-
     now = 0.0
     monkeypatch.setattr(apply.time, "monotonic", lambda: now)
     counter = apply._TokenCounter(Console(stderr=True))
@@ -598,3 +595,14 @@ def test_a_running_service_is_asked_only_for_what_needs_a_model_and_lies_in_its_
         elsewhere.write_text(FILE)
         assert "asking" not in applied(elsewhere, "--mode", "model", edit=SNIPPET).stderr
         assert len(loads) == 4
+
+
+def test_the_number_of_tokens_stays_in_one_line_of_a_terminal_and_leaves_nothing() -> None:
+    terminal = Console(file=io.StringIO(), force_terminal=True)
+    counter = apply._TokenCounter(terminal)
+    counter.clear()
+    assert terminal.file.getvalue() == ""  # type: ignore[attr-defined]
+    counter.on_tokens(7)
+    counter.on_tokens(8)
+    counter.clear()
+    assert terminal.file.getvalue() == "\r7 tokens written\r8 tokens written\r\x1b[2K"  # type: ignore[attr-defined]

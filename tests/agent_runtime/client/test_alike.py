@@ -444,11 +444,14 @@ def test_every_snippet_runs(tmp_path: Path, chatting: Chatting, monkeypatch: pyt
 
 
 def test_what_the_snippets_print_is_there(tmp_path: Path) -> None:
-    first = SNIPPETS[0]
+    (tmp_path / "limits.py").write_text("LIMIT = 10\n")
     with serving(None, tmp_path) as url:
-        program = first.replace("http://127.0.0.1:8311", url)
-        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ran.stdout.startswith("merged certain\n")
+        for snippet, said in zip(SNIPPETS, ("merged certain LIMIT = 20\n", "merged certain\n"), strict=False):
+            program = snippet.replace("http://127.0.0.1:8311", url)
+            ran = subprocess.run(
+                [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path
+            )
+            assert ran.stdout.startswith(said)
     assert "+LIMIT = 20" in ran.stdout
 
 
