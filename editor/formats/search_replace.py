@@ -26,6 +26,12 @@ and not used, as in Roo's own `multi-search-replace.ts`.
     lines that should be there
     </new_text>
 
+    <<<<<<< HEAD                    git's conflict: the first side is in the file, the second should be; read only if
+    ...                             the edit holds nothing but such blocks, fences and file names
+    =======
+    ...
+    >>>>>>> any label
+
 Other lines between blocks are talk, unless they look like a part of an edit (`refuse_strays`). Markers are at column 0
 and are five to nine characters long, **the three of one block equally long**: so a file that itself holds `=======` (a
 merge conflict, a heading) is edited with markers of another length. A second divider or opener of the same length
@@ -132,6 +138,36 @@ class _Block:
     path: str
 
 
+_CONFLICT_OPENER = re.compile(r"<{7} (?:HEAD|CURRENT|OURS|LOCAL)\b.*", re.IGNORECASE)
+_CONFLICT_CLOSER = re.compile(r">{7} \S.*")
+_CONFLICT_BASE = re.compile(r"\|{7}.*")
+
+
+def read_conflicts(edit: str) -> str:
+    """Return an edit that consists of git's conflict blocks as SEARCH/REPLACE blocks; any other edit is unchanged.
+
+    The side of HEAD is what the file holds. A block with the common base, and text outside of the blocks, leave open
+    what is meant.
+    """
+    lines = edit.split("\n")
+    if not any(map(_CONFLICT_OPENER.fullmatch, lines)):
+        return edit
+    read, part = list(lines), "outside"
+    for at, line in enumerate(lines):
+        if _CONFLICT_OPENER.fullmatch(line) and part == "outside":
+            read[at], part = "<<<<<<< SEARCH", "old"
+        elif line == "=======" and part == "old":
+            part = "new"
+        elif _CONFLICT_CLOSER.fullmatch(line) and part == "new":
+            read[at], part = ">>>>>>> REPLACE", "outside"
+        elif part == "outside":
+            if line.strip() and not is_fence(line) and not parse_file_name(line):
+                return edit
+        elif _CONFLICT_OPENER.fullmatch(line) or _CONFLICT_BASE.fullmatch(line):
+            return edit
+    return "\n".join(read) if part == "outside" else edit
+
+
 def find_first_opener(lines: list[str]) -> int | None:
     """Return the first line that opens a SEARCH block, or None."""
     return next((at for at, line in enumerate(lines) if _match_marker(_OPENER, line) or _OLD_TAG.fullmatch(line)), None)
@@ -143,7 +179,7 @@ def looks_like(edit: str, path: str = "") -> bool:
     Such a text has placeholder comments outside its blocks, or is in a fence for Markdown together with other text.
     Or it begins with a title or front matter of Markdown, unless the file is a program and nothing outside is code.
     """
-    lines = edit.split("\n")
+    lines = read_conflicts(edit).split("\n")
     if find_first_opener(lines) is None:
         return False
     outside = _list_outside(lines)
@@ -166,7 +202,7 @@ def parse_files(edit: str, path: str = "") -> tuple[ParsedEdit, ...]:
     Every block has to be complete and unambiguous. If a single file is named anywhere, all blocks belong to it. A block
     that is sent twice is read once. `path` is the file that the edit is sent for.
     """
-    lines = edit.split("\n")
+    lines = read_conflicts(edit).split("\n")
     blocks = list(_read_blocks(lines))
     if not blocks:
         raise _syntax_error("The edit holds no SEARCH block.")

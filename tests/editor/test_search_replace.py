@@ -10,7 +10,7 @@ from editor.errors import EditSyntaxError
 from editor.formats import detect, parse, parse_files
 from editor.formats.markup import parse_file_name
 from editor.merge import merge
-from editor.types import Hint, Merged, ParsedEdit, Replacement
+from editor.types import Hint, Merged, ParsedEdit, Replacement, Unresolved
 from tests.editor.recorded import search_replace
 
 
@@ -332,3 +332,46 @@ def test_lines_that_begin_with_a_number_and_a_bar_are_found_as_they_stand() -> N
     outcome = merge("x = 1\n1 | x = 1\n", parse(block("1 | x = 1", "1 | x = 2")))
     assert isinstance(outcome, Merged)
     assert outcome.text == "x = 1\n1 | x = 2\n"
+
+
+CONFLICT = "<<<<<<< HEAD\na = 1\n=======\na = 2\n>>>>>>> feature\n"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        CONFLICT,
+        f"```python\n{CONFLICT}```\n",
+        f"x.py\n{CONFLICT}",
+        CONFLICT.replace("HEAD", "Current Change").replace("feature", "Incoming Change"),
+        CONFLICT.replace("HEAD", "ours"),
+    ],
+)
+def test_a_conflict_block_has_the_file_s_side_first(edit: str) -> None:
+    (parsed,) = parse_files(edit, path="x.py")
+    assert (parsed.format, parsed.old_lines, parsed.new_lines) == ("search_replace", ("a = 1",), ("a = 2",))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        CONFLICT.replace("=======", "||||||| base\na = 0\n======="),
+        f"b = 0\n{CONFLICT}",
+        CONFLICT.replace("HEAD", "feature"),
+        CONFLICT.partition(">>>>>>>")[0],
+        CONFLICT.replace("a = 2", CONFLICT.rstrip()),
+    ],
+    ids=["with its base", "in code", "of other branches", "cut", "in itself"],
+)
+def test_a_conflict_that_leaves_open_what_is_meant_is_refused(edit: str) -> None:
+    text = "a = 1\nb = 0\n"
+    try:
+        (parsed,) = parse_files(edit, path="x.py")
+    except EditSyntaxError:
+        return
+    assert isinstance(merge(text, parsed, "python"), Unresolved)
+
+
+def test_several_conflict_blocks_are_one_edit() -> None:
+    (parsed,) = parse_files(CONFLICT + "\n" + CONFLICT.replace("a =", "b ="), path="x.py")
+    assert parsed.new_lines == ("a = 2", "b = 2")

@@ -9,6 +9,8 @@ import os
 import random
 import re
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -18,6 +20,7 @@ import httpx
 import pytest
 
 from agent_runtime.errors import TokensUnreadable, Unauthorized
+from agent_runtime.local_services import RunningService, list_services
 from agent_runtime.server import auth as throttling
 from agent_runtime.server.auth import BURST, MAX_ADDRESSES, REFILL_SECONDS, Throttle
 from agent_runtime.server.token_file import AccessToken, LiveTokens, TokenFile, TokenSet, hash_token, make_token
@@ -382,3 +385,50 @@ def test_the_id_of_a_token_says_nothing_of_its_secret() -> None:
             with pytest.raises(Unauthorized):
                 known.find_principal(sent, NOW)
     assert len(hashed) == 3
+
+
+def test_the_service_s_own_token_may_apply_and_is_in_no_file(file: TokenFile) -> None:
+    file.change(lambda tokens: tokens)
+    live = LiveTokens(file)
+    own = live.make_own_token()
+    principal = live.find_principal(own)
+    assert principal.scopes == frozenset({"apply"})
+    assert principal.tenant == "@commands"
+    assert not file.read().tokens
+    assert own.split("_")[1] not in file.path.read_text()
+    with pytest.raises(Unauthorized):
+        live.find_principal(own[:-1] + ("A" if own[-1] != "A" else "B"))
+    with pytest.raises(Unauthorized):
+        LiveTokens(file).find_principal(own)
+    file.path.unlink()
+    assert live.find_principal(own) == principal, "it does not depend on the file"
+
+
+def test_a_service_announces_itself_with_a_token_that_its_user_alone_can_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    file = TokenFile(tmp_path / "tokens.json")
+    token, _ = make_token("ann", "ann", frozenset({"read"}), datetime.now(UTC))
+    file.change(lambda tokens: tokens.add_token(token))
+    command = [sys.executable, "-m", "hunk", "serve", "--model", "none", "--port", "0", "--root", tmp_path]
+    with subprocess.Popen([*command, "--tokens", file.path], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "listening" in process.stderr.readline()
+        (service,) = wait_for_services()
+        assert service.token is not None
+        own = {"Authorization": f"Bearer {service.token}"}
+        body = {"original": "a\n", "edit": {"old_string": "a", "new_string": "b"}}
+        assert httpx.post(f"{service.url}/apply", json=body).status_code == 401
+        assert httpx.post(f"{service.url}/apply", json=body, headers=own).json()["merged"] == "b\n"
+        assert httpx.get(f"{service.url}/stats", headers=own).status_code == 403
+        process.terminate()
+        process.communicate(timeout=30)
+    assert list_services() == []
+
+
+def wait_for_services() -> list[RunningService]:
+    until = time.monotonic() + 20
+    while not (found := list_services()) and time.monotonic() < until:
+        time.sleep(0.05)
+    return found

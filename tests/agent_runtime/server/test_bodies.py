@@ -27,7 +27,7 @@ from agent_runtime.server.request_body import LARGE_BYTES, MAX_DEPTH, JsonReques
 from agent_runtime.server.responses import BLOCK_CHARACTERS, encode_in_steps, encode_result
 from agent_runtime.types import ApplyRequest
 from tests.agent_runtime.scripted import ScriptedMerger
-from tests.agent_runtime.serving import serving
+from tests.agent_runtime.serving import post, serving
 
 LONG = 3000
 """Of characters or escapes: more than are decoded at once."""
@@ -389,3 +389,47 @@ def test_no_long_text_is_encoded_at_once(num_lines: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(responses, "to_json", counted)
     assert encode_result(result).content == to_json(result_to_json(result))
     assert max(lengths) <= BLOCK_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"old_string": "a = 1", "new_string": "a = 2"},
+        [{"old_string": "a = 1", "new_string": "a = 2"}],
+        '{"old_string": "a = 1", "new_string": "a = 2"}',
+    ],
+    ids=["object", "list", "text"],
+)
+def test_an_edit_in_json_may_be_the_object_itself(edit: object) -> None:
+    with serving(None) as url:
+        one = post(url, {"original": "a = 1\n", "edit": edit, "path": "a.py"})
+        many = post(url, {"files": [{"original": "a = 1\n", "edit": edit, "path": "a.py"}]})
+    assert one.json()["merged"] == many.json()["files"][0]["merged"] == "a = 2\n"
+
+
+@pytest.mark.parametrize("edit", [1, True, ["a"], [1]])
+def test_an_edit_of_another_type_is_malformed(edit: object) -> None:
+    with serving(None) as url:
+        answer = post(url, {"original": "a = 1\n", "edit": edit, "path": "a.py"})
+    assert (answer.status_code, answer.json()["field"]) == (400, "edit")
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("old_string", "an edit in JSON is the value of 'edit'"),
+        ("pth", "did you mean 'path'?"),
+        ("zzz", "there is no field 'zzz'"),
+    ],
+)
+def test_an_unknown_field_says_what_was_meant(field: str, said: str) -> None:
+    with serving(None) as url:
+        answer = post(url, {field: "x", "original": "a\n", "edit": "x"})
+    assert answer.status_code == 422
+    assert said in answer.json()["detail"]
+
+
+def test_openapi_says_that_an_edit_may_be_an_object() -> None:
+    with serving(None) as url:
+        schema = httpx.get(f"{url}/openapi.json").json()["components"]["schemas"]["ApplyBody"]["properties"]["edit"]
+    assert {"type": "object"} in schema["anyOf"][0].get("anyOf", schema["anyOf"])
