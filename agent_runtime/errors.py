@@ -44,9 +44,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from rapidfuzz import process
-from rapidfuzz.distance import OSA, JaroWinkler
-
 from agent_runtime.types import Reason, Usage
 
 
@@ -357,6 +354,9 @@ LEAST_SIMILARITY = 0.6
 
 def find_nearest(name: str, known: Iterable[str], *, by_prefix: bool = False) -> str | None:
     """Return the most similar known name, or None; `by_prefix` gives more weight to a common beginning."""
+    from rapidfuzz import process
+    from rapidfuzz.distance import OSA, JaroWinkler
+
     scorer = JaroWinkler.normalized_similarity if by_prefix else OSA.normalized_similarity
     found = process.extractOne(name, list(known), scorer=scorer, score_cutoff=LEAST_SIMILARITY)
     return found[0] if found else None

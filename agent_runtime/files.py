@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
-from filelock import FileLock, Timeout
-
 from agent_runtime.errors import BadFile, FileMissing, TooLarge
 from repo_cache.files import FOLLOWING_READ_FLAGS, NEW_FILE_FLAGS, ROOT_FLAGS
 
@@ -121,6 +119,8 @@ def sync_folder(folder: Path) -> None:
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder against other threads and processes; the kernel releases it if the process dies. Raises OSError."""
     if os.name == "nt":
+        from filelock import FileLock
+
         with FileLock(folder / ".lock"):
             yield
         return
@@ -143,6 +143,8 @@ def lock_descriptor(descriptor: int, *, wait: bool = True) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield  # closing the descriptor releases it
         return
+    from filelock import FileLock, Timeout
+
     state = os.fstat(descriptor)
     lock = FileLock(Path(tempfile.gettempdir()) / f"hunk-{state.st_dev}-{state.st_ino}.lock", mode=0o600)
     try:

@@ -15,7 +15,6 @@ from editor.attribution import attribute_changes
 from editor.errors import TooMuchWorkError, format_list
 from editor.execution import cache_results
 from editor.hunks.apply import merge_hunks
-from editor.lazy.merge import find_unclear_line, merge_sketch
 from editor.match.ladder import LineIndex, strip_blanks
 from editor.required_lines import refuse_stand_in
 from editor.search_replace.blocks import merge_ranges, merge_replacements, merge_whole
@@ -65,6 +64,8 @@ def _merge(original: str, edit: ParsedEdit, language: str | None, instructions: 
     outcome = _refuse_doubtful(original, lines, outcome, edit, language, instructions)
     if not isinstance(outcome, Unresolved):
         return outcome
+    from editor.lazy.merge import find_unclear_line
+
     answer = _read_again(original, edit, language, instructions)
     if answer.certainty is not None and find_unclear_line(lines, edit.changes):
         answer = replace(answer, certainty=None)
@@ -139,7 +140,11 @@ def _merge_lines(lines: list[str], edit: ParsedEdit, language: str | None) -> Me
     assert not isinstance(edit.changes, Substitutions)
     if isinstance(edit.changes, Sketch):
         sketch = edit.changes
-        return merge_whole(lines, sketch) if sketch.complete else merge_sketch(lines, sketch, language)
+        if sketch.complete:
+            return merge_whole(lines, sketch)
+        from editor.lazy.merge import merge_sketch  # explicit edits do without it
+
+        return merge_sketch(lines, sketch, language)
     if edit.changes and all(change.hint.pinned for change in edit.changes):
         return merge_ranges(lines, edit.changes)
     return merge_replacements(lines, edit.changes, language)

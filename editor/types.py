@@ -247,6 +247,19 @@ class UnaccountedLine:
 
 
 @dataclass(frozen=True, slots=True)
+class Attribution:
+    """The lines of a result that no reading explains; none if the result is a legal reading.
+
+    `repaired` is the result rebuilt from the file and the accounted changes, None where a line of the snippet has no
+    place. `bound` names the bound that stopped the search, or is "".
+    """
+
+    faults: tuple[UnaccountedLine, ...]
+    repaired: str | None = None
+    bound: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """One check of a merged text: its name, whether it held, and details.
 

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.apply.result import decode
 from agent_runtime.cli.hunks import choose_hunks
 from agent_runtime.cli.options import add_settings, open_client
-from agent_runtime.cli.render import print_diff, print_faults_as_json, print_refusal, print_remarks
+from agent_runtime.cli.render import open_console, print_diff, print_faults_as_json, print_refusal, print_remarks
 from agent_runtime.config import ResolvedSettings
 from agent_runtime.config.settings import SETTINGS
 from agent_runtime.config.sources import make_model_settings, make_single_options
@@ -29,7 +28,7 @@ from agent_runtime.errors import BadRequest, EditRefused, ModelUnavailable
 from agent_runtime.files import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size, read_file
 from agent_runtime.llm.interface import Merger
 from agent_runtime.local_services import RunningService, find_service
-from agent_runtime.models.progress import LINE_EVERY_SECONDS, make_progress
+from agent_runtime.models.progress import LINE_EVERY_SECONDS
 from agent_runtime.request_context import ProgressListener
 from agent_runtime.serialization import result_to_json
 from agent_runtime.types import (
@@ -196,7 +195,7 @@ def apply_command(
         if (output != STANDARD and not check and not patch) or result.status == "rejected":
             _show_diffs(result)
         where = "only checked" if check else _describe_destination(write or patch, output)
-        print_remarks(result, Console(stderr=True, highlight=False), where)
+        print_remarks(result, open_console(stderr=True), where)
     if result.status == "rejected":
         raise typer.Exit(REFUSED)
 
@@ -267,9 +266,9 @@ def _describe_destination(write: bool, output: Path | None) -> str:
 def _show_diffs(result: ApplyResult) -> None:
     """Print the diffs: in colours on a terminal, else as bytes for `git apply`."""
     is_rejected = result.status == "rejected"
-    console = Console(stderr=is_rejected, highlight=False)
+    console = open_console(stderr=is_rejected)
     for file in result.files:
-        if console.is_terminal:
+        if console is not None:
             print_diff(file.diff, console)
         else:
             typer.echo(_encode_diff(file), nl=False, err=is_rejected)
@@ -308,24 +307,27 @@ def _open_pipeline(
         with open_client(resolved) as client:
             yield Pipeline(partial(client.apply, model=model), partial(client.apply_patch, model=model))
         return
-    console = Console(stderr=True, highlight=False)
 
     def open_merger() -> Merger:
         if not own_model and (service := _find_service(resolved, file or root or Path())) is not None:
             raise _ServiceRunningError(service)
+        from rich.console import Console
+
+        from agent_runtime.models.progress import make_progress
         from agent_runtime.wiring import open_merger  # torch takes a second to import, and most edits need no model
 
+        console = Console(stderr=True, highlight=False)
         progress = make_progress(console)
         with console.status(f"loading {settings.model}"):
             models = make_model_settings(os.environ, resolved)
             return open_merger(settings.model, models, make_single_options(settings), progress)
 
-    counter = _TokenCounter(console)
+    counter = _TokenCounter()
     applier = Applier(cache(open_merger))
     try:
         yield Pipeline(
-            _ask_running(console, partial(applier.apply, progress=counter), "apply"),
-            _ask_running(console, partial(applier.apply_patch, progress=counter), "apply_patch"),
+            _ask_running(partial(applier.apply, progress=counter), "apply"),
+            _ask_running(partial(applier.apply_patch, progress=counter), "apply_patch"),
         )
     finally:
         counter.clear()
@@ -347,7 +349,7 @@ def _find_service(resolved: ResolvedSettings, path: Path) -> RunningService | No
     return find_service(path, model)
 
 
-def _ask_running(console: Console, apply: Callable[..., ApplyResult], method: str) -> Callable[..., ApplyResult]:
+def _ask_running(apply: Callable[..., ApplyResult], method: str) -> Callable[..., ApplyResult]:
     """Return `apply`, which sends the request to a running service where it needs a model and there is one."""
 
     def run(*request: Any) -> ApplyResult:
@@ -357,9 +359,8 @@ def _ask_running(console: Console, apply: Callable[..., ApplyResult], method: st
             from agent_runtime.client import Client
 
             service = found.service
-            console.print(
-                f"asking the running service at {service.url}, process {service.pid} (--own-model does not)",
-                soft_wrap=True,
+            typer.echo(
+                f"asking the running service at {service.url}, process {service.pid} (--own-model does not)", err=True
             )
             with Client(service.url, token=service.token) as client:
                 answer: ApplyResult = getattr(client, method)(*request)
@@ -371,29 +372,24 @@ def _ask_running(console: Console, apply: Callable[..., ApplyResult], method: st
 class _TokenCounter(ProgressListener):
     """Counts the tokens that the model writes: in one line on a terminal, elsewhere in a line now and then."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
         self._said_at = time.monotonic()
         self._is_shown = False
 
     def on_tokens(self, num_tokens: int) -> None:
         """Show the number of tokens written so far."""
-        if self._console.is_terminal:
+        if self._is_terminal:
             self._is_shown = True
-            self._write(f"\r{num_tokens} tokens written")
+            typer.echo(f"\r{num_tokens} tokens written", nl=False, err=True)
         elif time.monotonic() - self._said_at >= LINE_EVERY_SECONDS:
             self._said_at = time.monotonic()
-            self._console.print(f"{num_tokens} tokens written")
+            typer.echo(f"{num_tokens} tokens written", err=True)
 
     def clear(self) -> None:
         """Remove the line from the terminal."""
         if self._is_shown:
-            self._write("\r\x1b[2K")
-
-    def _write(self, text: str) -> None:
-        """Write to the terminal; `Console.print` would drop the carriage return."""
-        self._console.file.write(text)
-        self._console.file.flush()
+            typer.echo("\r\x1b[2K", nl=False, err=True)
 
 
 def _read_standard_input() -> bytes:
@@ -432,5 +428,7 @@ def _print_refusals(*, as_json: bool) -> Iterator[None]:
     except (EditRefused, ModelUnavailable) as fault:
         if as_json or not fault.reasons:
             raise
+        from rich.console import Console
+
         print_refusal(fault, Console(stderr=True, highlight=False))
         raise typer.Exit(fault.exit_code) from None

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
 
 from agent_runtime.cli.render import print_diff
 from agent_runtime.types import ApplyResult, FileResult, Reader
 from editor import codec
 from editor.diff import LineOp, group_hunks, line_opcodes, render_unified_diff
 from editor.types import Check
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 CONTEXT = 3
 
@@ -34,6 +37,8 @@ def choose_hunks(result: ApplyResult, read: Reader) -> ApplyResult:
     """
     if result.status != "merged":
         return result
+    from rich.console import Console
+
     console, files, has_quit = Console(stderr=True, highlight=False), [], False
     for file in result.files:
         if file.status == "merged":

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from textwrap import wrap
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from agent_runtime.errors import EditRefused, HunkError, ModelUnavailable
 from agent_runtime.serialization import problem_to_json
 from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason, Usage, format_percent
 from editor.errors import format_list, format_span
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 DIFF_STYLES = {"+++": "bold", "---": "bold", "@@": "cyan", "+": "green", "-": "red"}
 MAX_READING_LINES = 8
@@ -25,30 +28,54 @@ MAX_READING_LINES = 8
 MAX_REFUSED_FILES = 5
 
 
-def print_remarks(result: ApplyResult, console: Console, where: str) -> None:
-    """Print how each file was merged and its failed checks; `where` says where the merged text went."""
+def print_remarks(result: ApplyResult, console: Console | None, where: str) -> None:
+    """Print how each file was merged and its failed checks; `where` says where the merged text went.
+
+    Without a console, plain lines go to standard error, and rich, which takes 25 ms, is not imported.
+    """
+    for line in _build_remarks(result, where):
+        if console is None:
+            typer.echo("".join(text for text, _ in line), err=True)
+        else:
+            from rich.text import Text
+
+            console.print(Text.assemble(*line), soft_wrap=True)
+
+
+def _build_remarks(result: ApplyResult, where: str) -> Iterator[list[tuple[str, str]]]:
+    """Yield lines as texts with styles."""
     for file in result.files:
         named = f"{_format_name(file)}: " if len(result.files) > 1 else ""
-        console.print(
-            Text(named, style="bold") + _format_headline(file, _describe_destination(result, where)), soft_wrap=True
-        )
+        yield [(named, "bold"), _format_headline(file, _describe_destination(result, where))]
         for check in file.checks:
             if not check.ok:
-                style = "red" if file.status == "rejected" else "yellow"
-                console.print(Text(f"  {check.name}: {check.detail}", style=style), soft_wrap=True)
+                yield [(f"  {check.name}: {check.detail}", "red" if file.status == "rejected" else "yellow")]
         if file.repaired:
             lines = format_list(
                 "repaired: the file's own lines stand for", [line.text.strip() for line in file.repaired]
             )
-            console.print(Text(f"  {lines}", style="yellow"), soft_wrap=True)
+            yield [(f"  {lines}", "yellow")]
         if file.scope is not None:
-            console.print(Text(f"  {_describe_scope(file.scope)}", style="dim"), soft_wrap=True)
+            yield [(f"  {_describe_scope(file.scope)}", "dim")]
     if any(file.method == "model" for file in result.files):
-        console.print(Text(f"  {_format_cost(result)}", style="dim"), soft_wrap=True)
+        yield [(f"  {_format_cost(result)}", "dim")]
+
+
+def open_console(*, stderr: bool) -> Console | None:
+    """Return a console for a terminal, None for a pipe or a file, which get plain text."""
+    stream = sys.stderr if stderr else sys.stdout
+    if not stream.isatty() and not os.environ.get("FORCE_COLOR"):
+        return None
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False)
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print rows below headings; the first column is never wrapped."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False)
     for number, heading in enumerate(headings):
         table.add_column(heading, no_wrap=number == 0)
@@ -65,6 +92,8 @@ def print_diff(diff: str, console: Console) -> None:
 
 def print_refusal(fault: EditRefused | ModelUnavailable, console: Console) -> None:
     """Print for each file why the edit was refused, the nearest miss, the readings, and what to send instead."""
+    from rich.text import Text
+
     if isinstance(fault, ModelUnavailable):
         console.print(Text(f"hunk: {fault}", style="red"), soft_wrap=True)  # may contain a command to copy
         _print_prose("A model is needed because no rule decides this edit:", console)
@@ -126,6 +155,8 @@ def _print_reading(number: int, reading: Reading, console: Console) -> None:
 
 def _print_prose(text: str, console: Console, style: str = "", *, indent: int = 0) -> None:
     """Print text with lines broken between words, never inside a path."""
+    from rich.text import Text
+
     width, margin = max(console.width, 40), " " * indent
     for paragraph in text.split("\n"):
         for line in wrap(
@@ -141,6 +172,8 @@ def _print_prose(text: str, console: Console, style: str = "", *, indent: int = 
 
 def _print_block(lines: str, console: Console, *, indent: int) -> None:
     """Print lines of code; on a terminal, cut them at its width, as wrapped lines of a diff are hard to read."""
+    from rich.text import Text
+
     width = max(console.width - indent, 20)
     for line in lines.split("\n"):
         shown = _style_line(line.expandtabs(4))
@@ -150,6 +183,8 @@ def _print_block(lines: str, console: Console, *, indent: int) -> None:
 
 
 def _style_line(line: str) -> Text:
+    from rich.text import Text
+
     return Text(line, style=next((style for mark, style in DIFF_STYLES.items() if line.startswith(mark)), ""))
 
 
@@ -167,12 +202,12 @@ def _describe_destination(result: ApplyResult, where: str) -> str:
     return "not written: another file was rejected" if result.status == "rejected" else where
 
 
-def _format_headline(file: FileResult, destination: str) -> Text:
+def _format_headline(file: FileResult, destination: str) -> tuple[str, str]:
     if file.status == "noop":
-        return Text(f"nothing to do: {file.checks[0].detail}", style="bold")
+        return f"nothing to do: {file.checks[0].detail}", "bold"
     if file.status == "rejected":
-        return Text("rejected by a check; nothing was written", style="bold red")
-    return Text(f"merged {file.summary}; {destination}", style="bold")
+        return "rejected by a check; nothing was written", "bold red"
+    return f"merged {file.summary}; {destination}", "bold"
 
 
 def _describe_scope(scope: GivenScope) -> str:

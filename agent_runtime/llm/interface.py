@@ -11,12 +11,12 @@ from agent_runtime.errors import HunkError, ModelUnavailable, Unsupported
 from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest, Draft, GivenScope, ReuseName, ScoredReading, Usage
 from editor.types import Check, MergeOutcome, ParsedEdit, Substitutions
-from engine.types import EXACT, Reuse, ReuseMode
 
 if TYPE_CHECKING:
     from agent_runtime.models.tokenizer import TokenizerBundle
     from agent_runtime.prompt.builder import ApplyPrompt
     from engine.engine import EngineStats
+    from engine.types import Reuse, ReuseMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,18 @@ class ChatMessage:
     text: str
 
 
+def _make_exact_reuse() -> Reuse:
+    from engine.types import EXACT  # edits by rule do without the engine's types
+
+    return EXACT
+
+
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
     """A prompt as token ids, such as a session's, and the KV that the engine may reuse for it."""
 
     token_ids: tuple[int, ...]
-    reuse: Reuse = EXACT
+    reuse: Reuse = field(default_factory=_make_exact_reuse)
 
 
 NO_MODEL_HINT = "the model is `none`: edits are merged by rules only; name a model to have it decide"
@@ -223,6 +229,8 @@ def build_reuse(prompt: ApplyPrompt, mode: ReuseMode) -> Reuse:
     The preamble is computed unless it is cached, so that it is exact for all later edits. The edit and the question are
     always computed: they are about this file, and a snippet that quotes the file would reuse its KV.
     """
+    from engine.types import EXACT, Reuse
+
     if mode == "exact":
         return EXACT
     first, end = prompt.file_at

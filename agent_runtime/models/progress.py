@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.progress import Progress as RichBar
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as RichBar
+    from rich.progress import TaskID
 
 LINE_EVERY_SECONDS = 10.0
 
@@ -47,10 +48,13 @@ class TerminalProgress:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._bar: RichBar | None = None
-        self._task = TaskID(0)
+        self._task: TaskID | None = None
 
     @contextmanager
     def track(self, what: str, num_bytes: int) -> Iterator[None]:
+        from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+        from rich.progress import Progress as RichBar
+
         bar = RichBar(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -68,7 +72,7 @@ class TerminalProgress:
                 self._bar = None
 
     def update(self, num_bytes: int) -> None:
-        if self._bar is not None:
+        if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=num_bytes)
 
     def report(self, message: str) -> None:

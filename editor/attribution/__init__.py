@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from editor.attribution.lazy import Attribution, attribute_snippet
 from editor.attribution.replacements import MAX_TRIES, ReplacementSearch, can_reach, split_lines
 from editor.diff import count_common_ends, line_opcodes
 from editor.errors import TooMuchWorkError
 from editor.execution import cache_results
 from editor.match.file_style import find_line_replacements
 from editor.match.ladder import LineIndex
-from editor.types import ParsedEdit, Sketch, Substitution, Substitutions, UnaccountedLine
+from editor.types import Attribution, ParsedEdit, Sketch, Substitution, Substitutions, UnaccountedLine
 
 __all__ = ["Attribution", "Repair", "attribute_changes", "repair_result"]
 
@@ -56,8 +55,13 @@ def attribute_changes(
         return Attribution(tuple(find_changed_lines(original, result, edit)), bound="accounting_places")
 
 
-# A merge checks its readings, and its verification checks them again.
-_attribute_snippet = cache_results(32)(attribute_snippet)
+@cache_results(32)  # a merge checks its readings, and its verification checks them again
+def _attribute_snippet(
+    original: str, result: str, sketch: Sketch, language: str | None, instructions: Sequence[str], *, explain: bool
+) -> Attribution:
+    from editor.attribution.lazy import attribute_snippet  # explicit edits do without it
+
+    return attribute_snippet(original, result, sketch, language, instructions, explain=explain)
 
 
 def repair_result(

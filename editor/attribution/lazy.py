@@ -16,7 +16,6 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from editor.attribution.block_rules import FAULT_COST, BlockRules, LastStep, PathStep, State, WorkCount
@@ -24,7 +23,7 @@ from editor.attribution.faults import PathFaults
 from editor.attribution.snippet import SnippetItem
 from editor.attribution.texts import AlignmentBand, SearchTexts
 from editor.diff import line_opcodes
-from editor.types import Sketch, UnaccountedLine
+from editor.types import Attribution, Sketch
 
 MAX_STATES = 60_000
 """States that a search may visit; beyond it no reading counts as found."""
@@ -33,19 +32,6 @@ MAX_FAULTY_STATES = 20_000
 """States that a search for the faults of an illegal result may visit."""
 
 _NO_LIMIT = 1 << 60
-
-
-@dataclass(frozen=True, slots=True)
-class Attribution:
-    """The lines of a result that no reading explains; none if the result is a legal reading.
-
-    `repaired` is the result rebuilt from the file and the accounted changes, None where a line of the snippet has no
-    place. `bound` names the bound that stopped the search, or is "".
-    """
-
-    faults: tuple[UnaccountedLine, ...]
-    repaired: str | None = None
-    bound: str = ""
 
 
 def attribute_snippet(

@@ -223,7 +223,7 @@ def test_off_a_terminal_long_work_says_a_line_now_and_then(
 ) -> None:
     now = 0.0
     monkeypatch.setattr(apply.time, "monotonic", lambda: now)
-    counter = apply._TokenCounter(Console(stderr=True))
+    counter = apply._TokenCounter()
     for num_tokens in range(1, 6):
         now += LINE_EVERY_SECONDS / 2
         counter.on_tokens(num_tokens)
@@ -597,12 +597,14 @@ def test_a_running_service_is_asked_only_for_what_needs_a_model_and_lies_in_its_
         assert len(loads) == 4
 
 
-def test_the_number_of_tokens_stays_in_one_line_of_a_terminal_and_leaves_nothing() -> None:
-    terminal = Console(file=io.StringIO(), force_terminal=True)
-    counter = apply._TokenCounter(terminal)
+def test_the_number_of_tokens_stays_in_one_line_of_a_terminal_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    counter = apply._TokenCounter()
     counter.clear()
-    assert terminal.file.getvalue() == ""  # type: ignore[attr-defined]
+    assert capsys.readouterr().err == ""
     counter.on_tokens(7)
     counter.on_tokens(8)
     counter.clear()
-    assert terminal.file.getvalue() == "\r7 tokens written\r8 tokens written\r\x1b[2K"  # type: ignore[attr-defined]
+    assert capsys.readouterr().err == "\r7 tokens written\r8 tokens written\r\x1b[2K"
