@@ -44,9 +44,10 @@ def print_remarks(result: ApplyResult, console: Console | None, where: str) -> N
 
 def _build_remarks(result: ApplyResult, where: str) -> Iterator[list[tuple[str, str]]]:
     """Yield lines as texts with styles."""
+    several = len(result.files) > 1
     for file in result.files:
-        named = f"{_format_name(file)}: " if len(result.files) > 1 else ""
-        yield [(named, "bold"), _format_headline(file, _describe_destination(result, where))]
+        named, destination = (f"{_format_name(file)}: ", "") if several else ("", where)
+        yield [(named, "bold"), _format_headline(file, destination)]
         for check in file.checks:
             if not check.ok:
                 yield [(f"  {check.name}: {check.detail}", "red" if file.status == "rejected" else "yellow")]
@@ -59,6 +60,8 @@ def _build_remarks(result: ApplyResult, where: str) -> Iterator[list[tuple[str, 
             yield [(f"  {_describe_scope(file.scope)}", "dim")]
     if any(file.method == "model" for file in result.files):
         yield [(f"  {_format_cost(result)}", "dim")]
+    if several:
+        yield [(_summarize(result, where), "bold")]
 
 
 def open_console(*, stderr: bool) -> Console | None:
@@ -198,16 +201,20 @@ def _format_name(file: FileResult) -> str:
             return f"{action} {file.path}"
 
 
-def _describe_destination(result: ApplyResult, where: str) -> str:
-    return "not written: another file was rejected" if result.status == "rejected" else where
-
-
 def _format_headline(file: FileResult, destination: str) -> tuple[str, str]:
     if file.status == "noop":
         return f"nothing to do: {file.checks[0].detail}", "bold"
     if file.status == "rejected":
         return "rejected by a check; nothing was written", "bold red"
-    return f"merged {file.summary}; {destination}", "bold"
+    return "; ".join(filter(None, (f"merged {file.summary}", destination))), "bold"
+
+
+def _summarize(result: ApplyResult, where: str) -> str:
+    """Summarize the merge of several files in one line."""
+    if result.status == "rejected":
+        return "no file was written: one was rejected"
+    num_changed = sum(file.status == "merged" for file in result.files)
+    return f"{num_changed} of {len(result.files)} files changed; {where}" if num_changed else "no file changed"
 
 
 def _describe_scope(scope: GivenScope) -> str:
