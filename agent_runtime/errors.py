@@ -122,6 +122,13 @@ class FileMissing(BadFile):
     kind = "not-found"
 
 
+class NoSuchWrite(BadFile):
+    """There is no such write to undo, or its old bytes are gone."""
+
+    http_status = 404
+    kind = "no-such-write"
+
+
 class OutsideRoot(BadFile):
     """The path leads out of the service's root, or the service has none."""
 

@@ -16,6 +16,7 @@ from agent_runtime.models.store import ModelStore, resolve
 from agent_runtime.quotas import TenantLimits, TenantRateLimiter
 from agent_runtime.server.service import Service
 from agent_runtime.telemetry.metrics import Metering
+from agent_runtime.workspace.history import History
 from agent_runtime.workspace.registry import WorkspaceRegistry
 
 if TYPE_CHECKING:
@@ -98,7 +99,13 @@ def make_model_slot(
 
 
 def open_workspaces(
-    root: Path | None, allowed: Sequence[Path], settings: ModelSettings, progress: Progress, *, watch: bool = True
+    root: Path | None,
+    allowed: Sequence[Path],
+    settings: ModelSettings,
+    progress: Progress,
+    *,
+    watch: bool = True,
+    history: History | None = None,
 ) -> WorkspaceRegistry:
     """Open the workspaces of a service: `root`, and folders that are registered below it or an `allowed` one.
 
@@ -106,7 +113,15 @@ def open_workspaces(
     """
     store = settings.cache_dir / "tokens"
     journals = settings.cache_dir / "journals"
-    return WorkspaceRegistry(root, allowed=allowed, watch=watch, store=store, journals=journals, report=progress.report)
+    return WorkspaceRegistry(
+        root,
+        allowed=allowed,
+        watch=watch,
+        store=store,
+        journals=journals,
+        history=history,
+        report=progress.report,
+    )
 
 
 def build_service(

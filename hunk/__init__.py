@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         Tokens,
         WorkspaceRequest,
     )
-    from agent_runtime.client.one_file import apply
+    from agent_runtime.client.one_file import apply, undo
 
 __all__ = [
     "ApplyRequest",
@@ -49,14 +49,15 @@ __all__ = [
     "WorkspaceRequest",
     "__version__",
     "apply",
+    "undo",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "apply":
-        from agent_runtime.client.one_file import apply
+    if name in ("apply", "undo"):
+        from agent_runtime.client import one_file
 
-        return apply
+        return getattr(one_file, name)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(_sdk, name)

@@ -17,6 +17,7 @@ from engine.decoder import Decoder
 from engine.weights import load
 from tests.models import RealModel, real_model, share_gguf_readers
 
+os.environ["HUNK_HISTORY"] = "0"  # what tests write is not kept in the cache of the person who runs them
 os.environ["HUNK_CONFIG"] = ""  # what the person who runs the tests has configured is not theirs
 os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="hunk-tests-")  # nor are the services that this person runs
 atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)

@@ -23,7 +23,7 @@ from agent_runtime.cli.options import add_settings, open_client
 from agent_runtime.cli.render import open_console, print_diff, print_faults_as_json, print_refusal, print_remarks
 from agent_runtime.config import ResolvedSettings
 from agent_runtime.config.settings import SETTINGS
-from agent_runtime.config.sources import make_model_settings, make_single_options
+from agent_runtime.config.sources import make_history, make_model_settings, make_single_options
 from agent_runtime.errors import BadRequest, EditRefused, ModelUnavailable
 from agent_runtime.files import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size, read_file
 from agent_runtime.llm.interface import Merger
@@ -164,6 +164,8 @@ def apply_command(
         decide=decide,
         reuse=_choose_reuse(resolved),
     )
+    models = make_model_settings(os.environ, resolved)
+    history = make_history(resolved.values, models)
     output = _choose_output(file, output, as_json=as_json, check=check)
     _check_usage(edit, file, output, as_json=as_json, write=write, patch=patch, check=check)
     with _print_refusals(as_json=as_json), _open_pipeline(resolved, file, root, own_model=own_model) as pipeline:
@@ -171,8 +173,8 @@ def apply_command(
         if file is None:
             if prediction is not None:
                 raise BadRequest("--prediction needs a single file: give FILE", field="prediction")
-            journals = make_model_settings(os.environ, resolved).cache_dir / "journals" if write or patch else None
-            workspace = Workspace(root or Path(), journals)
+            journals = models.cache_dir / "journals" if write or patch else None
+            workspace = Workspace(root or Path(), journals, history=history)
             result = pipeline.apply_patch(PatchRequest(text, **options.options()), workspace.read_if_there)
             result = choose_hunks(result, workspace.read_if_there) if patch else result
             if (write or patch) and result.status == "merged":
@@ -184,7 +186,7 @@ def apply_command(
             result = pipeline.apply(ApplyRequest(data, text, name, expected, **options.options()))
             result = choose_hunks(result, lambda _: data) if patch else result
             if (write or patch) and result.status == "merged":
-                replace_file(file, result.file.data, expected_sha256=result.file.sha256_before)
+                replace_file(file, result.file.data, expected_sha256=result.file.sha256_before, history=history)
         else:
             raise BadRequest("give FILE, or --root for the files that the edit names, but not both", field="root")
     if output is not None and result.status != "rejected":

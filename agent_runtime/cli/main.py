@@ -34,6 +34,10 @@ COMMANDS = {
     "apply": Subcommand(
         ".apply", "apply_command", "Merge an edit into a file, or into the files that it names, and show the diff."
     ),
+    "log": Subcommand(".history", "log_command", "List what Hunk has written, the newest first."),
+    "undo": Subcommand(
+        ".history", "undo_command", "Put the files of a write back as they were before it, all or none."
+    ),
     "serve": Subcommand(
         ".serve", "serve_command", "Serve POST /apply until Ctrl-C or SIGTERM, after which running requests may finish."
     ),

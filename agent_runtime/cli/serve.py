@@ -15,7 +15,7 @@ from rich.console import Console
 
 from agent_runtime.cli.options import INTERRUPTED, add_settings, open_client
 from agent_runtime.config import ResolvedSettings
-from agent_runtime.config.sources import make_model_settings, make_service_options
+from agent_runtime.config.sources import make_history, make_model_settings, make_service_options
 from agent_runtime.errors import BadRequest, HunkError
 from agent_runtime.llm.interface import resolve_reuse_mode
 from agent_runtime.local_services import announce
@@ -60,7 +60,10 @@ def serve_command(resolved: ResolvedSettings) -> None:
     progress, models = make_progress(console), make_model_settings(os.environ, resolved)
     # Before the workspaces are opened: that may finish a write, which is logged.
     log = configure_logging(settings.log_format, settings.log_level)
-    workspaces = open_workspaces(settings.root, settings.allow_root, models, progress, watch=settings.watch)
+    history = make_history(settings, models)
+    workspaces = open_workspaces(
+        settings.root, settings.allow_root, models, progress, watch=settings.watch, history=history
+    )
     merging = MergeOptions(settings.deadline, settings.reuse)
     slot = make_model_slot(settings.model, models, make_service_options(settings), progress, merging, workspaces)
     traces = make_tracer_provider(os.environ, asked=settings.traces)
@@ -191,7 +194,7 @@ def _open_backend(
     reuse = settings.reuse if resolved.has_flag("reuse") or not settings.url else None
     options = Options(reuse=reuse, min_certainty=min_certainty)
     models = make_model_settings(os.environ, resolved)
-    journals = models.cache_dir / "journals"
+    journals, history = models.cache_dir / "journals", make_history(settings, models)
     if settings.url:
         from agent_runtime.mcp.backends import RemoteBackend
         from agent_runtime.workspace.registry import DEFAULT
@@ -200,7 +203,11 @@ def _open_backend(
         if settings.root is None:
             return RemoteBackend(client, settings.url, workspace or DEFAULT, options=options)
         return LocalBackend(
-            settings.root, make_remote_applier(client, settings.url), options=options, journals=journals
+            settings.root,
+            make_remote_applier(client, settings.url),
+            options=options,
+            journals=journals,
+            history=history,
         )
 
     def load() -> Merger:
@@ -211,7 +218,7 @@ def _open_backend(
     assert settings.root is not None
     model = ModelOnDemand(settings.model, load)
     merging = make_local_applier(model, RuleProcesses(RULE_SECONDS) if http else None)
-    return LocalBackend(settings.root, merging, options=options, journals=journals)
+    return LocalBackend(settings.root, merging, options=options, journals=journals, history=history)
 
 
 def check_loopback(host: str) -> None:

@@ -31,6 +31,7 @@ from agent_runtime.models.progress import Progress, SilentProgress
 from agent_runtime.server.app import build_app
 from agent_runtime.server.service import Service
 from agent_runtime.telemetry.metrics import Metering
+from agent_runtime.workspace.history import History
 from agent_runtime.workspace.registry import WorkspaceRegistry
 
 _log = logging.getLogger(__name__)
@@ -204,6 +205,7 @@ class LocalClient(Client):
             watch=watch,
             store=settings.cache_dir / "tokens",
             journals=settings.cache_dir / "journals",
+            history=History.from_env(os.environ, settings.cache_dir),
             report=progress.report,
         )
 

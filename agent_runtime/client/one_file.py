@@ -1,4 +1,4 @@
-"""Merges an edit into a file of this machine: the one-line call of the SDK."""
+"""Merges an edit into a file of this machine, and undoes it: the one-line calls of the SDK."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from agent_runtime.files import read_file
 from agent_runtime.llm.interface import Merger
 from agent_runtime.models.config import NO_MODEL, LoadOptions, ModelSettings
 from agent_runtime.types import ApplyRequest, ApplyResult, EditInput
+from agent_runtime.workspace.history import History, Write
+from agent_runtime.workspace.undo import undo_write
 from agent_runtime.workspace.workspace import replace_file
 
 
@@ -20,9 +22,10 @@ def apply(
 ) -> ApplyResult:
     """Merge an edit into the file at `path`, in this process.
 
-    edit: in any format, see docs/api.md; one in JSON may be given as its objects. write: replace the file, atomically;
-    without it nothing is written. model: a catalogue name or a path; it is loaded by the first edit that no rule
-    decides, and kept. None: rules only. options: those of `ApplyRequest`, such as `min_certainty`.
+    edit: in any format, see docs/api.md; one in JSON may be given as its objects. write: replace the file, atomically
+    (`hunk undo` puts it back); without it nothing is written. model: a catalogue name or a path; it is loaded by the
+    first edit that no rule decides, and kept. None: rules only. options: those of `ApplyRequest`, such as
+    `min_certainty`.
 
     The result's `status` is `merged`, `noop`, or `rejected` if a check rejects the merge, which is then not written.
     Raises EditRefused where the edit does not apply, FileMissing, Stale if the file changed meanwhile,
@@ -32,8 +35,24 @@ def apply(
     request = ApplyRequest(read_file(path), edit, str(path), **options)
     result = _make_applier(model or NO_MODEL).apply(request)
     if write and result.status == "merged":
-        replace_file(path, result.file.data, expected_sha256=result.file.sha256_before)
+        history = History.from_env(os.environ, ModelSettings.from_env(os.environ).cache_dir)
+        replace_file(path, result.file.data, expected_sha256=result.file.sha256_before, history=history)
     return result
+
+
+def undo(write_id: str | None = None, *, root: str | Path = ".") -> Write:
+    """Put the files of a write back as they were before it, all or none; return the write that did.
+
+    write_id: of `hunk log`; None: the last write of a file in `root` that was not undone. It may have been made by
+    `apply`, the command, a service or an MCP server of this user.
+
+    Raises NoSuchWrite if there is none, Stale if one of its files has changed since, and BadFile; nothing is changed
+    then.
+    """
+    cache_dir = ModelSettings.from_env(os.environ).cache_dir
+    history = History(cache_dir / "history")
+    write = history.find_last(Path(root).resolve()) if write_id is None else history.find(write_id)
+    return undo_write(history, write, cache_dir / "journals")
 
 
 @cache

@@ -44,6 +44,9 @@ class Settings:
     allow_root: tuple[Path, ...] = declare(
         (), "Folder below which workspaces may be registered too; may be repeated.", SERVE, SERVICE, metavar="DIR"
     )
+    history: float = declare(
+        500.0, "MB of old file texts that `hunk undo` can put back; 0: none.", ALL, SERVICE, metavar="MB", least=0.0
+    )
     watch: bool = declare(True, "Keep the files of a workspace tokenised once one is edited.", SERVE, SERVICE)
     deadline: float | None = declare(
         None, "Seconds that the model may take for an edit.", SERVE, SERVICE, metavar="SECONDS", least=0.1

@@ -20,6 +20,7 @@ import platformdirs
 from agent_runtime.config.settings import PREFIX, SETTINGS, Setting, Settings
 from agent_runtime.errors import BadRequest, find_nearest
 from agent_runtime.models.config import DEFAULT_SPAN_GIB, KV_SHARE, SMALL_SPAN_GIB, LoadOptions, ModelSettings
+from agent_runtime.workspace.history import History
 
 VARIABLE = "HUNK_CONFIG"
 """Names the file in place of the usual one; empty: none is read."""
@@ -212,6 +213,11 @@ def make_model_settings(environ: Mapping[str, str], resolved: ResolvedSettings |
     from_file = {"cache": values.cache, "model_sources": sources, "prompt_form": values.prompt_form}
     variables = {SETTINGS[name].variable: str(value) for name, value in from_file.items() if value is not None}
     return ModelSettings.from_env({**variables, **environ})
+
+
+def make_history(values: Settings, models: ModelSettings) -> History | None:
+    """Return the history of writes, None if it is turned off."""
+    return History(models.cache_dir / "history", int(values.history * 1e6)) if values.history else None
 
 
 def make_single_options(values: Settings) -> LoadOptions:

@@ -17,6 +17,7 @@ from agent_runtime.files import MAX_EDIT_BYTES, check_size
 from agent_runtime.llm.interface import ModelOnDemand
 from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import WRITE_CERTAINTY, ApplyRequest, ApplyResult, Certainty, Mode, Options, find_surest
+from agent_runtime.workspace.history import History
 from agent_runtime.workspace.registry import DEFAULT
 from agent_runtime.workspace.workspace import Workspace
 
@@ -130,11 +131,17 @@ class LocalBackend:
     """Files below `root`, a folder of this machine; a path is relative to it, or absolute and below it."""
 
     def __init__(
-        self, root: Path, applier: EditApplier, *, options: Options | None = None, journals: Path | None = None
+        self,
+        root: Path,
+        applier: EditApplier,
+        *,
+        options: Options | None = None,
+        journals: Path | None = None,
+        history: History | None = None,
     ) -> None:
-        """Open the folder; `options` are the defaults of every edit, `journals` as in `Workspace`."""
+        """Open the folder; `options` are the defaults of every edit, `journals` and `history` as in `Workspace`."""
         self._given = root.absolute()
-        self._workspace = Workspace(root, journals)
+        self._workspace = Workspace(root, journals, history=history)
         self._applier = applier
         self._options = options or Options()
 

@@ -16,6 +16,7 @@ from cachetools import FIFOCache
 from agent_runtime.errors import BadRequest, Conflict, NotIndexed, OutsideRoot, SnapshotGone, WorkspaceMissing
 from agent_runtime.files import MAX_FILE_BYTES
 from agent_runtime.request_context import LOCAL, Principal
+from agent_runtime.workspace.history import History
 from agent_runtime.workspace.index import WatchedIndex
 from agent_runtime.workspace.sandbox import is_below
 from agent_runtime.workspace.workspace import Workspace
@@ -187,6 +188,7 @@ class WorkspaceRegistry:
         watch: bool = True,
         store: Path | None = None,
         journals: Path | None = None,
+        history: History | None = None,
         report: Callable[[str], None] = print,
     ) -> None:
         """`allowed` are further folders, besides `root`, below which workspaces may be registered.
@@ -197,12 +199,13 @@ class WorkspaceRegistry:
         self._allowed = tuple(Workspace(folder).root for folder in ([root] if root is not None else []) + [*allowed])
         self._watch, self._store, self._report = watch, store, report
         self._journals = journals
+        self._history = history
         self._tokenizer: BPETokenizer | None = None
         self._lock = threading.Lock()
         self._on_remove: list[Callable[[WorkspaceEntry], None]] = []
         self._by_key: dict[tuple[str | None, str], WorkspaceEntry] = {}
         if root is not None:
-            self._add(WorkspaceEntry(DEFAULT, Workspace(root, journals, search=True)))
+            self._add(WorkspaceEntry(DEFAULT, Workspace(root, journals, search=True, history=history)))
 
     def get(self, name: str | None = None, principal: Principal = LOCAL) -> Workspace:
         """Return a workspace, the default without a name; raises WorkspaceMissing, or OutsideRoot without a default."""
@@ -328,7 +331,7 @@ class WorkspaceRegistry:
             raise OutsideRoot(
                 f"{root} is not below a folder that this service may use; whoever starts it adds one with --allow-root"
             )
-        return Workspace(resolved, self._journals, search=True)
+        return Workspace(resolved, self._journals, search=True, history=self._history)
 
 
 def _is_nested(one: Path, other: Path) -> bool:

@@ -24,6 +24,7 @@ from agent_runtime.errors import BadFile, FileMissing, HunkError, OutsideRoot, S
 from agent_runtime.files import read_file, write_temporary
 from agent_runtime.request_context import CancelToken
 from agent_runtime.types import ApplyResult, FileResult
+from agent_runtime.workspace.history import History, keep_old
 from agent_runtime.workspace.journal import (
     LOG,
     Entry,
@@ -54,14 +55,18 @@ class Workspace:
     `.git` counts as outside: git runs programs from there.
     """
 
-    def __init__(self, root: Path, journals: Path | None = None, *, search: bool = False) -> None:
+    def __init__(
+        self, root: Path, journals: Path | None = None, *, search: bool = False, history: History | None = None
+    ) -> None:
         """Open the folder, and recover interrupted writes: those in `journals`, which holds the journals of all roots.
 
+        `history` keeps what is written over.
         With `search`, record copies next to the files are recovered, too. Raises BadRequest if the root is no folder.
         """
         self._files = ConfinedFolder(root)
         self.root = self._files.root
         self._journal = None if journals is None else Journal(journals, self.root)
+        self._history = history
         if journals is not None:
             self._recover_journals(journals)
         if search:
@@ -95,7 +100,9 @@ class Workspace:
                 path = file.move_to or file.path
                 mode_of = file.path if file.move_to else None
                 wanted[path] = FileChange(path, file.data, before.get(path, ""), mode_of)
-        write_files(self._files, list(wanted.values()), self._journal)
+        changes = list(wanted.values())
+        with keep_old(self._history, self._files, [(change.path, change.data) for change in changes]):
+            write_files(self._files, changes, self._journal)
 
     def _recover_journals(self, journals: Path) -> None:
         """Recover the interrupted writes in these journals below this root, or below one around it."""
@@ -152,8 +159,8 @@ class _PlannedChange:
         return self.entry.before == self.entry.after
 
 
-def replace_file(path: Path, data: bytes, *, expected_sha256: str) -> None:
-    """Replace a file's bytes if they still have the expected hash.
+def replace_file(path: Path, data: bytes, *, expected_sha256: str, history: History | None = None) -> None:
+    """Replace a file's bytes if they still have the expected hash; `history` keeps the old ones.
 
     A temporary file in the same folder is written, synced and renamed over it, so a reader sees the old bytes or the
     new ones. Mode bits are kept; a symbolic link is kept and its target replaced; another hard link keeps the old
@@ -167,11 +174,12 @@ def replace_file(path: Path, data: bytes, *, expected_sha256: str) -> None:
         return
     changes = [FileChange(target.name, data, expected_sha256)]
     root = ConfinedFolder(target.parent)
-    try:
-        _write_locked(root, changes, None)
-    except InterruptedAbove as fault:  # whoever may write this file may write the others, too
-        recover_below(root, above=fault.above)
-        write_files(root, changes)
+    with keep_old(history, root, [(target.name, data)]):
+        try:
+            _write_locked(root, changes, None)
+        except InterruptedAbove as fault:  # whoever may write this file may write the others, too
+            recover_below(root, above=fault.above)
+            write_files(root, changes)
 
 
 def _replace_by_path(path: Path, data: bytes, expected_sha256: str) -> None:
