@@ -89,6 +89,33 @@ class ModelEntry:
     owned_by: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class UndoneFile:
+    """A file that was put back. `before` and `after` are its hashes, None if there was or is no file."""
+
+    path: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """An undo, which is a write itself: its `id` undoes it. undoes: the ID of the write that was undone."""
+
+    id: str
+    undoes: str
+    files: tuple[UndoneFile, ...]
+
+
+def build_undo_call(write_id: str | None, workspace: str | None) -> Call[Undo]:
+    """Build `POST /undo`."""
+
+    def parse(answer: Any) -> Undo:
+        return make_value(Undo, answer, files=tuple(make_value(UndoneFile, file) for file in answer["files"]))
+
+    return Call("POST", "/undo", parse, {"id": write_id, "workspace": workspace})
+
+
 def build_models_call() -> Call[tuple[ModelEntry, ...]]:
     """Build `GET /v1/models`, which has OpenAI's format."""
 

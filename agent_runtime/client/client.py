@@ -19,10 +19,12 @@ from agent_runtime.client.calls import (
     Call,
     EditRequest,
     ModelEntry,
+    Undo,
     Value,
     build_apply_call,
     build_batch_calls,
     build_patch_call,
+    build_undo_call,
 )
 from agent_runtime.client.responses import (
     EVENTS,
@@ -125,6 +127,13 @@ class Client:
         More than 256 are sent as several calls, one after the other.
         """
         return Items(self._read_batches(build_batch_calls(requests, model=model, write=write)))
+
+    def undo(self, write_id: str | None = None, *, workspace: str | None = None) -> Undo:
+        """Have the service put the files of a write back, all or none; by default of the last one in the workspace.
+
+        Raises NoSuchWrite if there is none, Stale if one of its files has changed since.
+        """
+        return self._send(build_undo_call(write_id, workspace))
 
     def models(self) -> tuple[ModelEntry, ...]:
         """Return the models that the service runs."""
@@ -268,6 +277,10 @@ class AsyncClient:
     ) -> AsyncItems[BatchItem]:
         """See `Client.apply_batch`."""
         return AsyncItems(self._read_batches(build_batch_calls(requests, model=model, write=write)))
+
+    async def undo(self, write_id: str | None = None, *, workspace: str | None = None) -> Undo:
+        """See `Client.undo`."""
+        return await self._send(build_undo_call(write_id, workspace))
 
     async def models(self) -> tuple[ModelEntry, ...]:
         """See `Client.models`."""

@@ -12,6 +12,7 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.apply.result import decode
 from agent_runtime.apply.rule_process import RuleProcesses
 from agent_runtime.client import Client, Phase, Stream, Tokens, WorkspaceRequest
+from agent_runtime.client.calls import Undo, UndoneFile
 from agent_runtime.errors import Cancelled, Stale
 from agent_runtime.files import MAX_EDIT_BYTES, check_size
 from agent_runtime.llm.interface import ModelOnDemand
@@ -19,6 +20,7 @@ from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import WRITE_CERTAINTY, ApplyRequest, ApplyResult, Certainty, Mode, Options, find_surest
 from agent_runtime.workspace.history import History
 from agent_runtime.workspace.registry import DEFAULT
+from agent_runtime.workspace.undo import undo_in_workspace
 from agent_runtime.workspace.workspace import Workspace
 
 
@@ -84,6 +86,10 @@ class Backend(Protocol):
 
         Raises Stale, EditRefused, BadFile, ModelUnavailable and other errors of a merge.
         """
+        ...
+
+    def undo(self, write_id: str | None) -> Undo:
+        """Put the files of a write back, by default of the last one; raises NoSuchWrite, Stale or BadFile."""
         ...
 
     def status(self) -> BackendStatus:
@@ -166,6 +172,12 @@ class LocalBackend:
             self._workspace.write(result.files)
         return result
 
+    def undo(self, write_id: str | None) -> Undo:
+        """Put the files of a write in this folder back."""
+        write = undo_in_workspace(self._workspace, write_id)
+        files = tuple(UndoneFile(file.path, file.before, file.after) for file in write.files)
+        return Undo(write.id, write.undoes or "", files)
+
     def status(self) -> BackendStatus:
         """Return the folder and the model's state."""
         return replace(self._applier.status(), root=str(self._workspace.root))
@@ -235,6 +247,10 @@ class RemoteBackend:
             **build_options(edit, self._options),
         )
         return follow_stream(self._client.stream(request, write=edit.write), context, progress)
+
+    def undo(self, write_id: str | None) -> Undo:
+        """Have the service put the files back."""
+        return self._client.undo(write_id, workspace=self._workspace)
 
     def status(self) -> BackendStatus:
         """Return the service's state of the workspace."""

@@ -1,4 +1,4 @@
-"""The MCP tools and their answers: edit a file, read a file, describe the workspace."""
+"""The MCP tools and their answers: edit a file, read a file, undo an edit, describe the workspace."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from mcp_types import CallToolResult, InputRequiredResult, TextContent, Tool, To
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
 from agent_runtime.apply.rule_process import limit_rule_time
+from agent_runtime.client.calls import Undo
 from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable, Stale
 from agent_runtime.mcp.backends import Backend, BackendStatus, Edit, FileText
 from agent_runtime.quotas import CpuSlots
@@ -85,6 +86,14 @@ class FileAnswer(BaseModel):
     truncated: bool = Field(description="The lines do not fit one answer: ask for the rest.")
     encoding: str
     sha256: str = Field(description="Hash of the whole file; pass it as `expected_sha256` of an edit.")
+
+
+class UndoAnswer(BaseModel):
+    """What was put back."""
+
+    id: str = Field(description="The undo; pass it to undo_edit to do the edit again.")
+    undoes: str
+    files: dict[str, str | None] = Field(description="Paths, and the hashes of the files now; null: removed.")
 
 
 class StatusAnswer(BaseModel):
@@ -180,6 +189,13 @@ def read_response(file: FileText, start_line: int | None, end_line: int | None) 
     return CallToolResult(
         content=[_make_text(text), _make_text(about)], structured_content=answer.model_dump(mode="json")
     )
+
+
+def undo_response(undo: Undo) -> CallToolResult:
+    """Return which files were put back."""
+    answer = UndoAnswer(id=undo.id, undoes=undo.undoes, files={file.path: file.after for file in undo.files})
+    texts = [f"{'put back' if file.after else 'removed'} {file.path}" for file in undo.files]
+    return CallToolResult(content=[_make_text("\n".join(texts))], structured_content=answer.model_dump(mode="json"))
 
 
 def status_response(status: BackendStatus) -> CallToolResult:
@@ -303,6 +319,23 @@ def build_server(backend: Backend) -> MCPServer:
     ) -> Annotated[CallToolResult, FileAnswer]:
         render = partial(read_response, start_line=start_line, end_line=end_line)
         return await run_sync(_respond, partial(backend.read, path), render)
+
+    @server.tool(
+        description="Put the files of an earlier edit back as they were before it, if they have not changed since.",
+        annotations=ToolAnnotations(
+            title="Undo an edit",
+            read_only_hint=False,
+            destructive_hint=True,
+            idempotent_hint=False,
+            open_world_hint=False,
+        ),
+    )
+    async def undo_edit(
+        id: Annotated[  # noqa: A002 -- the interface's name
+            str | None, Field(description="The `id` of the undo to take back. Without it the last edit is undone.")
+        ] = None,
+    ) -> Annotated[CallToolResult, UndoAnswer]:
+        return await run_sync(_respond, partial(backend.undo, id), undo_response)
 
     @server.tool(
         description="Return the folder of the files, the model that merges where no rule decides, and its state.",

@@ -225,6 +225,31 @@ def _make_config(**example: Any) -> ConfigDict:
     return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [example]})
 
 
+class UndoBody(BaseModel):
+    """A write to be undone."""
+
+    model_config = _make_config(id="3f2a9c0d1b4e")
+
+    id: Text | None = Field(None, description="ID of the write, or its beginning. Null: the last one that is in force.")
+    workspace: Text | None = Field(None, description="Workspace of its files. Null: the service's `--root`.")
+
+
+class UndoResponseFile(BaseModel):
+    """A file that was put back. The hashes are those before and after the undo; null: no file."""
+
+    path: str
+    before: str | None
+    after: str | None
+
+
+class UndoResponse(BaseModel):
+    """The undo, which is a write itself: its `id` undoes it. `undoes` is the ID of the write that was undone."""
+
+    id: str
+    undoes: str
+    files: list[UndoResponseFile]
+
+
 class SessionBody(BaseModel):
     """What a session is about."""
 

@@ -5,11 +5,34 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from agent_runtime.errors import Stale
-from agent_runtime.workspace.history import History, Write, keep_old
+from agent_runtime.errors import NoSuchWrite, Stale, Unsupported
+from agent_runtime.workspace.history import History, Write, WrittenFile, keep_old
 from agent_runtime.workspace.journal import Journal
 from agent_runtime.workspace.sandbox import ABSENT, ConfinedFolder
-from agent_runtime.workspace.workspace import FileChange, write_files
+from agent_runtime.workspace.workspace import FileChange, Workspace, write_files
+
+
+def undo_in_workspace(workspace: Workspace, write_id: str | None = None) -> Write:
+    """Undo a write of files of the workspace, by default the last one; the paths of the answer are below its root.
+
+    Raises NoSuchWrite, also for a write of other files, Unsupported without a history, and what `undo_write` raises.
+    """
+    history = workspace.history
+    if history is None:
+        raise Unsupported("nothing is kept that could be undone; start it without `--history 0`", field="id")
+    try:
+        write = history.find_last(workspace.root) if write_id is None else history.find(write_id)
+        write = _rebase(write, workspace.root)
+    except (NoSuchWrite, ValueError):
+        what = "no write" if write_id is None else f"no write {write_id!r}"
+        raise NoSuchWrite(f"there is {what} of this workspace that can be undone") from None
+    return undo_write(history, write, workspace.journals)
+
+
+def _rebase(write: Write, root: Path) -> Write:
+    """Return a write with paths relative to `root`; raises ValueError if one is not below it."""
+    files = tuple(replace(file, path=Path(write.root, file.path).relative_to(root).as_posix()) for file in write.files)
+    return replace(write, root=str(root), files=files)
 
 
 def undo_write(history: History, write: Write, journals: Path | None = None) -> Write:
@@ -20,11 +43,9 @@ def undo_write(history: History, write: Write, journals: Path | None = None) -> 
     """
     root = ConfinedFolder(Path(write.root))
     for file in write.files:
-        if root.read_digest(file.path) != (file.after or ABSENT):
-            raise Stale(
-                f"{Path(write.root, file.path)} has changed since that write; nothing was undone",
-                current_sha256=root.read_digest(file.path),
-            )
+        current = root.read_digest(root.resolve(file.path, follow_last=file.after is not None))
+        if current != (file.after or ABSENT):
+            raise Stale(f"{file.path} has changed since that write; nothing was undone", current_sha256=current)
     changes = [
         FileChange(file.path, None if file.before is None else history.read_bytes(file.before), file.after or ABSENT)
         for file in write.files
@@ -35,4 +56,8 @@ def undo_write(history: History, write: Write, journals: Path | None = None) -> 
     for file in write.files:
         if file.after is None and file.mode is not None:
             (root.root / file.path).chmod(file.mode)
-    return history.find(undo_id) if undo_id else replace(write, undoes=write.id)
+    return replace(write, id=undo_id or "", undoes=write.id, files=tuple(_reverse(file) for file in write.files))
+
+
+def _reverse(file: WrittenFile) -> WrittenFile:
+    return replace(file, before=file.after, after=file.before)

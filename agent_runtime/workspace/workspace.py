@@ -66,7 +66,7 @@ class Workspace:
         self._files = ConfinedFolder(root)
         self.root = self._files.root
         self._journal = None if journals is None else Journal(journals, self.root)
-        self._history = history
+        self.history, self.journals = history, journals
         if journals is not None:
             self._recover_journals(journals)
         if search:
@@ -101,7 +101,7 @@ class Workspace:
                 mode_of = file.path if file.move_to else None
                 wanted[path] = FileChange(path, file.data, before.get(path, ""), mode_of)
         changes = list(wanted.values())
-        with keep_old(self._history, self._files, [(change.path, change.data) for change in changes]):
+        with keep_old(self.history, self._files, [(change.path, change.data) for change in changes]):
             write_files(self._files, changes, self._journal)
 
     def _recover_journals(self, journals: Path) -> None:

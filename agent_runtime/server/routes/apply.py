@@ -1,4 +1,4 @@
-"""`POST /apply` and `POST /apply/batch`."""
+"""`POST /apply`, `POST /apply/batch` and `POST /undo`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,25 @@ from functools import partial
 from hashlib import sha256
 from typing import Annotated, Any
 
+from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Header, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError
 
 from agent_runtime.apply.pipeline import Applier
-from agent_runtime.errors import BadRequest, HunkError, OutsideRoot, Stale, TooManyRequests, Unsupported
+from agent_runtime.errors import (
+    BadRequest,
+    HunkError,
+    NoSuchWrite,
+    OutsideRoot,
+    Stale,
+    TooManyRequests,
+    Unsupported,
+    WorkspaceMissing,
+)
 from agent_runtime.files import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size
 from agent_runtime.request_context import NO_PROGRESS, FirstTokenTimer, ProgressFanOut, ProgressListener, RequestContext
 from agent_runtime.server.auth import require
-from agent_runtime.server.openapi import NdJson, describe_apply, describe_batch
+from agent_runtime.server.openapi import NdJson, describe_apply, describe_batch, describe_problems
 from agent_runtime.server.problems import make_bug_fault
 from agent_runtime.server.request_body import JsonRoute
 from agent_runtime.server.responses import (
@@ -34,12 +44,16 @@ from agent_runtime.server.schemas import (
     ApplyBody,
     FileBody,
     Text,
+    UndoBody,
+    UndoResponse,
+    UndoResponseFile,
     convert_validation_error,
     get_prediction_text,
 )
 from agent_runtime.server.service import Service, answer_request, run_in_thread
 from agent_runtime.telemetry.metrics import RequestOutcome
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader
+from agent_runtime.workspace.undo import undo_in_workspace
 from agent_runtime.workspace.workspace import Workspace, write_if_merged
 from editor.codec import to_bytes
 from editor.errors import CodecError
@@ -316,5 +330,13 @@ def build_apply_routes(service: Service) -> APIRouter:
             raise Unsupported("give each request of a batch its own 'idempotency_key' instead", field="Idempotency-Key")
         batch = ApplyBatch(service, context, list(body.requests))
         return StreamedResponse(batch.encode_lines(), context.cancel.cancel, "application/x-ndjson", {})
+
+    @router.post("/undo", summary="Undo a write", responses=describe_problems(NoSuchWrite, Stale, WorkspaceMissing))
+    async def undo(body: UndoBody, context: MayApply) -> UndoResponse:
+        """Put the files of a write back as they were before it, all or none; without `id` those of the last write."""
+        workspace = service.workspaces.get(body.workspace, context.principal)
+        write = await run_sync(undo_in_workspace, workspace, body.id)
+        files = [UndoResponseFile(path=file.path, before=file.before, after=file.after) for file in write.files]
+        return UndoResponse(id=write.id, undoes=write.undoes or "", files=files)
 
     return router

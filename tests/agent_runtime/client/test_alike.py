@@ -33,6 +33,7 @@ from agent_runtime.client import (
     Tokens,
     WorkspaceRequest,
 )
+from agent_runtime.client.calls import Undo, UndoneFile
 from agent_runtime.client.workspaces import AsyncClientWorkspaces, ClientWorkspaces
 from agent_runtime.errors import (
     BadFile,
@@ -44,6 +45,7 @@ from agent_runtime.errors import (
     HunkError,
     ModelUnavailable,
     NoConnection,
+    NoSuchWrite,
     Stale,
     TooManyRequests,
     Unauthorized,
@@ -183,6 +185,16 @@ def test_questions_about_the_service() -> None:
     assert both(lambda client: client.health(), lambda fake: fake.script("GET /healthz", {"status": "ok"}))[0].value
     ready = {"status": "ready", "model": "qwen"}
     assert both(lambda client: client.is_ready(), lambda fake: fake.script("GET /readyz", ready))[0].value is True
+
+
+def test_an_undo_is_asked_for_once_and_read() -> None:
+    answer = {"id": "b" * 12, "undoes": "a" * 12, "files": [{"path": "a.py", "before": "0" * 64, "after": None}]}
+    outcome, service = both(lambda client: client.undo("aaa"), lambda fake: fake.script("POST /undo", answer))
+    assert outcome.value == Undo("b" * 12, "a" * 12, (UndoneFile("a.py", "0" * 64, None),))
+    assert [request.body for request in service.requests] == [{"id": "aaa", "workspace": None}]
+    gone = both(lambda client: client.undo(), lambda fake: fake.script("POST /undo", NoSuchWrite("none")))[0]
+    assert gone.error is not None
+    assert gone.error[0] is NoSuchWrite
 
 
 def test_a_service_that_is_not_ready_is_asked_once() -> None:

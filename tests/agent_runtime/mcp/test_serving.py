@@ -46,6 +46,7 @@ def test_an_agent_edits_over_stdio(tmp_path: Path) -> None:
             assert {tool.name for tool in (await session.list_tools()).tools} == {
                 "edit_file",
                 "read_file",
+                "undo_edit",
                 "workspace_status",
             }
             edit = {"path": "a.py", "instruction": "", "edit": "<<<<<<< SEARCH\na = 1\n=======\na = 3\n>>>>>>> REPLACE"}

@@ -33,6 +33,7 @@ from agent_runtime.mcp.backends import (
 from agent_runtime.mcp.tools import MAX_READ_CHARACTERS, read_response
 from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest, ApplyResult, Mode, Options
+from agent_runtime.workspace.history import History
 from tests.agent_runtime.mcp.agents import asking, called, over_http, served, text_of
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import serving
@@ -257,7 +258,7 @@ def test_what_the_tools_may_do_is_told_to_the_client(here: str) -> None:
 
     listed, begun = asking(here, ask)
     hints = {tool.name: tool.annotations for tool in listed}  # type: ignore[attr-defined]
-    assert set(hints) == {"edit_file", "read_file", "workspace_status"}
+    assert set(hints) == {"edit_file", "read_file", "undo_edit", "workspace_status"}
     assert {name for name, hint in hints.items() if hint.read_only_hint} == {"read_file", "workspace_status"}
     assert hints["edit_file"].destructive_hint
     assert all(tool.description for tool in listed)  # type: ignore[attr-defined]
@@ -265,11 +266,14 @@ def test_what_the_tools_may_do_is_told_to_the_client(here: str) -> None:
     assert {name: output["title"] for name, output in outputs.items()} == {
         "edit_file": "EditAnswer",
         "read_file": "ReadAnswer",
+        "undo_edit": "UndoAnswer",
         "workspace_status": "StatusAnswer",
     }
     assert set(outputs["edit_file"]["$defs"]) == {"CheckAnswer", "LineAnswer"}
     required = {tool.name: tool.input_schema.get("required", []) for tool in listed}  # type: ignore[attr-defined]
-    assert required == {"edit_file": ["path", "instruction", "edit"], "read_file": ["path"], "workspace_status": []}
+    assert required["edit_file"] == ["path", "instruction", "edit"]
+    assert required["read_file"] == ["path"]
+    assert required["undo_edit"] == required["workspace_status"] == []
     assert "expected_sha256" in begun.instructions  # type: ignore[attr-defined]
 
 
@@ -487,3 +491,18 @@ def test_a_long_file_is_read_in_parts_that_add_up(backend: Backend, tmp_path: Pa
         line, more = answer["last_line"] + 1, answer["truncated"]
     assert len(parts) == -(-len(text) // MAX_READ_CHARACTERS) == 3
     assert "".join(parts) == text
+
+
+def test_an_edit_is_undone_and_a_changed_file_is_left(root: Path, tmp_path: Path) -> None:
+    applier = make_local_applier(ModelOnDemand("none", lambda: ScriptedMerger()))
+    backend = LocalBackend(root, applier, history=History(tmp_path / "history"))
+    with served(backend) as url:
+        assert called(url, "undo_edit").is_error
+        assert not called(url, "edit_file", path="src/limits.py", **EDIT).is_error
+        done = called(url, "undo_edit")
+        assert text_of(done) == "put back src/limits.py"
+        assert (root / "src" / "limits.py").read_text() == TEXT
+        assert not called(url, "undo_edit", id=done.structured_content["id"]).is_error
+        (root / "src" / "limits.py").write_text("mine\n")
+        assert called(url, "undo_edit").is_error
+    assert (root / "src" / "limits.py").read_text() == "mine\n"

@@ -85,7 +85,8 @@ Answer AnswerMessage ApplyAnswer ApplyBody ApplyOptions AskBody BatchBody BatchI
 Choice CodeApplyAnswer CodeApplyBody CompletionAnswer CompletionDetails ErrorAnswer ErrorObject FileBody
 FileContent FilePage FileResult GivenScope HistoryMessage ListedFile Message ModelList ModelObject Problem
 PromptDetails ReadAnswer ReadBody ReadFile Reading Reason ScoredReading SeenFile SessionApplyBody SessionBody
-SessionState SnapshotFile SnapshotPage SourceUsage StreamOptions TokenUsage UnaccountedLine Usage WorkspaceBody
+SessionState SnapshotFile SnapshotPage SourceUsage StreamOptions TokenUsage UnaccountedLine UndoBody UndoResponse
+UndoResponseFile Usage WorkspaceBody
 WorkspaceChanges WorkspaceList WorkspaceStatus _Part _PredictionBody _PredictionPart
 """
 """Clients are generated from these names."""

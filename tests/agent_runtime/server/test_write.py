@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
+import httpx
 import pytest
 
 from agent_runtime.llm.interface import ModelMerge, ModelTask
@@ -16,7 +17,9 @@ from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.server.service import Service
 from agent_runtime.telemetry.metrics import Observer, RequestOutcome
 from agent_runtime.types import Usage
+from agent_runtime.workspace.history import History
 from agent_runtime.workspace.registry import WorkspaceRegistry
+from agent_runtime.workspace.workspace import replace_file
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, post, serving
 
@@ -194,3 +197,58 @@ def test_a_service_without_files_writes_none() -> None:
     with serving(None) as url:
         response = post(url, {"edit": PATCH, "write": True})
     assert (response.status_code, response.json()["type"]) == (403, "urn:hunk:problem:outside-root")
+
+
+def undo(url: str, **body: str) -> httpx.Response:
+    return httpx.post(f"{url}/undo", json=body, timeout=30)
+
+
+def test_a_write_is_undone_and_done_again_by_its_id(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    history = History(tmp_path_factory.mktemp("history"))
+    before = texts(root)
+    with serving(
+        None, root, change=lambda one: replace(one, workspaces=WorkspaceRegistry(root, history=history))
+    ) as url:
+        assert undo(url).json()["type"] == "urn:hunk:problem:no-such-write"
+        assert post(url, {"edit": PATCH, "write": True}).json()["written"]
+        after = texts(root)
+        assert after != before
+        done = undo(url)
+        assert done.status_code == 200, done.text
+        assert texts(root) == before
+        assert {file["path"] for file in done.json()["files"]} == {
+            "a.py",
+            "new/one.py",
+            "gone.py",
+            "old.py",
+            "moved.py",
+        }
+        assert undo(url, id=done.json()["id"]).json()["undoes"] == done.json()["id"]
+        assert texts(root) == after
+        (root / "a.py").write_text("mine\n")
+        stale = undo(url)
+        assert (stale.status_code, str(root) in stale.text) == (409, False)
+        assert texts(root) == after | {"a.py": "mine\n"}
+
+
+def test_writes_elsewhere_are_not_this_workspaces(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    history, elsewhere = History(tmp_path_factory.mktemp("history")), tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "a.py").write_text(FILE)
+    digest = sha256(FILE.encode()).hexdigest()
+    replace_file(elsewhere / "a.py", MERGED.encode(), expected_sha256=digest, history=history)
+    (write,) = history.list_writes()
+    with serving(
+        None, root, change=lambda one: replace(one, workspaces=WorkspaceRegistry(root, history=history))
+    ) as url:
+        for answer in (undo(url), undo(url, id=write.id)):
+            assert answer.status_code == 404
+            assert str(elsewhere) not in answer.text
+    assert (elsewhere / "a.py").read_text() == MERGED
+
+
+def test_without_a_history_nothing_can_be_undone(root: Path) -> None:
+    with serving(None, root) as url:
+        assert post(url, {"path": "a.py", "edit": BLOCK, "write": True}).json()["written"]
+        assert undo(url).status_code == 422
+    with serving(None) as url:
+        assert undo(url).status_code == 403
