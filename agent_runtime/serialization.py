@@ -35,6 +35,7 @@ def result_to_json(result: ApplyResult) -> dict[str, Any]:
         **top,
         "status": result.status,
         "written": result.written,
+        "write_id": result.write_id,
         "files": files,
         "usage": asdict(result.usage),
         "timings": {name: round(value, 3) for name, value in result.timings.items()},
@@ -73,7 +74,8 @@ def result_from_json(answer: Mapping[str, Any]) -> ApplyResult:
     trace = answer.get("trace")
     traced = None if trace is None else tuple(_trace_from_json(each) for each in trace)
     written = bool(answer.get("written", False))
-    return ApplyResult(files, usage_from_json(answer["usage"]), dict(answer["timings"]), traced, written)
+    write_id = str(answer.get("write_id", ""))
+    return ApplyResult(files, usage_from_json(answer["usage"]), dict(answer["timings"]), traced, written, write_id)
 
 
 def usage_from_json(usage: Mapping[str, Any]) -> Usage:

@@ -420,6 +420,7 @@ class ApplyResult:
     timings: milliseconds by phase (`parse_ms`, `merge_ms`, `scope_ms`, `prompt_ms`, `score_ms`, `prefill_ms`,
     `decode_ms`, `verify_ms`) and `total_ms`; a phase that did not happen is absent. trace: one entry for each question
     to the model, in order; None unless the request asked for it. written: whether the merged files were written.
+    write_id: undoes that (`Client.undo`); "" if nothing was kept.
     """
 
     files: tuple[FileResult, ...]
@@ -427,6 +428,7 @@ class ApplyResult:
     timings: dict[str, float] = field(default_factory=dict)
     trace: tuple[AnswerTrace, ...] | None = None
     written: bool = False
+    write_id: str = ""
 
     @property
     def status(self) -> Status:

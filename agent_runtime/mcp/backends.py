@@ -169,7 +169,7 @@ class LocalBackend:
         request = ApplyRequest(data, edit.edit, path, **build_options(edit, self._options))
         result = self._applier.apply(request, context, progress)
         if edit.write and result.status == "merged":
-            self._workspace.write(result.files)
+            return replace(result, write_id=self._workspace.write(result.files), written=True)
         return result
 
     def undo(self, write_id: str | None) -> Undo:

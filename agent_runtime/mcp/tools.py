@@ -70,6 +70,7 @@ class EditAnswer(BaseModel):
     repaired: list[LineAnswer] = Field(description="Lines of the model's text that were replaced by the file's own.")
     sha256_before: str
     sha256: str = Field(description="Hash of the file now; pass it as `expected_sha256` of the next edit.")
+    write_id: str = Field(description="Pass it to undo_edit to undo this edit; empty if nothing was written or kept.")
     milliseconds: float
 
 
@@ -127,6 +128,7 @@ def edit_response(result: ApplyResult, *, written: bool) -> CallToolResult:
         repaired=[LineAnswer.model_validate(asdict(line)) for line in file.repaired],
         sha256_before=file.sha256_before,
         sha256=now,
+        write_id=result.write_id,
         milliseconds=round(result.timings.get("total_ms", 0.0), 3),
     )
     failed = [f"{check.name}: {check.detail}" for check in file.checks if not check.ok]
@@ -332,7 +334,8 @@ def build_server(backend: Backend) -> MCPServer:
     )
     async def undo_edit(
         id: Annotated[  # noqa: A002 -- the interface's name
-            str | None, Field(description="The `id` of the undo to take back. Without it the last edit is undone.")
+            str | None,
+            Field(description="The `write_id` of the edit, or the `id` of an undo. Without it: the last edit."),
         ] = None,
     ) -> Annotated[CallToolResult, UndoAnswer]:
         return await run_sync(_respond, partial(backend.undo, id), undo_response)

@@ -81,11 +81,15 @@ def _measure_product(operator: str, left: Any, right: Any) -> int:
 
 @contextmanager
 def _limit_time() -> Iterator[None]:
-    """Raise TimeoutError in the block when its time is over; the time is checked every few lines."""
+    """Raise TimeoutError in the block when its time is over; the time is checked every few lines.
+
+    It is raised at a line of code only, not while the interpreter closes a generator that nobody needs any more: there
+    it would be printed and lost.
+    """
     end, lines = thread_time() + RENDER_SECONDS, count(1)
 
     def look(frame: FrameType, event: str, argument: Any) -> Any:
-        if next(lines) % LINES_OF_LOOK == 0 and thread_time() > end:
+        if event == "line" and next(lines) % LINES_OF_LOOK == 0 and thread_time() > end:
             raise TimeoutError(f"it takes more than {RENDER_SECONDS:g} s")
         return look
 

@@ -155,6 +155,7 @@ class _ApplyAnswer(BaseModel):
 
     status: Status
     written: bool = Field(description="Whether the merged files are written.")
+    write_id: str = Field(description="Undoes that with `POST /undo`; empty if nothing was kept.")
     files: list[FileResult]
     usage: Usage
     timings: dict[str, float] = Field(description="Milliseconds by phase.")

@@ -83,8 +83,10 @@ class Workspace:
         except FileMissing:
             return None
 
-    def write(self, files: Sequence[FileResult]) -> None:
-        """Write merged files, all or none; raises Stale, BadFile or OutsideRoot.
+    def write(self, files: Sequence[FileResult]) -> str:
+        """Write merged files, all or none; return the ID that undoes it, "" if nothing was kept.
+
+        Raises Stale, BadFile or OutsideRoot.
 
         All paths are those before the edit: two files may swap places. Files that are written already are skipped, also
         if they were moved.
@@ -101,8 +103,9 @@ class Workspace:
                 mode_of = file.path if file.move_to else None
                 wanted[path] = FileChange(path, file.data, before.get(path, ""), mode_of)
         changes = list(wanted.values())
-        with keep_old(self.history, self._files, [(change.path, change.data) for change in changes]):
+        with keep_old(self.history, self._files, [(change.path, change.data) for change in changes]) as write_id:
             write_files(self._files, changes, self._journal)
+        return write_id or ""
 
     def _recover_journals(self, journals: Path) -> None:
         """Recover the interrupted writes in these journals below this root, or below one around it."""
@@ -123,8 +126,7 @@ def write_if_merged(workspace: Workspace, result: ApplyResult, cancel: CancelTok
     if result.status != "merged":
         return result
     cancel.raise_if_cancelled()
-    workspace.write(result.files)
-    return replace(result, written=True)
+    return replace(result, write_id=workspace.write(result.files), written=True)
 
 
 GIT_NAMES = ("HEAD", "commondir", "objects", "refs")

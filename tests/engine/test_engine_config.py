@@ -95,5 +95,5 @@ def test_what_a_card_needs_beside_it_is_named(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(DeviceError, match="there are 2 cards, the last is cuda:1"):
         resolve_device("cuda:2")
     monkeypatch.setattr(devices, "find_spec", lambda name: None)
-    with pytest.raises(DeviceError, match=r"pip install 'hunk\[gpu\]'"):
+    with pytest.raises(DeviceError, match=r"pip install 'hunk-apply\[gpu\]'"):
         resolve_device("cuda")

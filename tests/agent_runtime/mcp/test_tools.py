@@ -498,8 +498,8 @@ def test_an_edit_is_undone_and_a_changed_file_is_left(root: Path, tmp_path: Path
     backend = LocalBackend(root, applier, history=History(tmp_path / "history"))
     with served(backend) as url:
         assert called(url, "undo_edit").is_error
-        assert not called(url, "edit_file", path="src/limits.py", **EDIT).is_error
-        done = called(url, "undo_edit")
+        edited = called(url, "edit_file", path="src/limits.py", **EDIT)
+        done = called(url, "undo_edit", id=edited.structured_content["write_id"])
         assert text_of(done) == "put back src/limits.py"
         assert (root / "src" / "limits.py").read_text() == TEXT
         assert not called(url, "undo_edit", id=done.structured_content["id"]).is_error

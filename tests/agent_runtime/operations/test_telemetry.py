@@ -213,8 +213,8 @@ def test_many_looks_ask_the_engine_once() -> None:
     assert asked == 2
 
 
-SECRET_FILE = "launch_code = 1234\nb = 2\n"
-SECRET_BLOCK = "<<<<<<< SEARCH\nlaunch_code = 1234\n=======\nlaunch_code = 4321\n>>>>>>> REPLACE\n"
+SECRET_FILE = "launch_code = 31415926535\nb = 2\n"
+SECRET_BLOCK = "<<<<<<< SEARCH\nlaunch_code = 31415926535\n=======\nlaunch_code = 27182818284\n>>>>>>> REPLACE\n"
 
 
 @contextmanager
@@ -253,7 +253,7 @@ def test_a_request_is_one_json_line_and_nothing_of_what_was_sent_is_in_it(tmp_pa
     assert "prompt_tokens" not in first
     assert (by_model["prompt_tokens"], by_model["completion_tokens"]) == (10, 5)
     assert refused["outcome"] == "edit-refused"
-    for secret in ("launch", "1234", "4321", "hush", "hunk_abc", "secret_plans", "nowhere", "a = "):
+    for secret in ("launch", "31415926535", "27182818284", "hush", "hunk_abc", "secret_plans", "nowhere", "a = "):
         assert secret not in stream.getvalue()
 
 
@@ -425,7 +425,7 @@ def test_what_is_missing_is_said_with_what_to_type(monkeypatch: pytest.MonkeyPat
     for name in [name for name in sys.modules if name.startswith("opentelemetry.exporter")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with pytest.raises(BadRequest, match=r"OTEL_EXPORTER_OTLP_ENDPOINT asks .* pip install 'hunk\[otel\]'"):
+    with pytest.raises(BadRequest, match=r"OTEL_EXPORTER_OTLP_ENDPOINT asks .* pip install 'hunk-apply\[otel\]'"):
         make_tracer_provider(ENDPOINT)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from agent_runtime.errors import CorruptModel
 from agent_runtime.models.config import CATALOGUE
+from agent_runtime.prompt import chat_template
 from agent_runtime.prompt.builder import ApplyPrompt, build_prompt, convert_indentation, encode_shared_prefix
 from agent_runtime.prompt.chat_template import ChatTemplate
 from agent_runtime.prompt.forms import DEFAULT, FORMS, Example, PromptForm, find_form
@@ -359,3 +361,16 @@ def test_one_that_does_not_end_is_given_up(source: str, monkeypatch: pytest.Monk
     monkeypatch.setattr("agent_runtime.prompt.chat_template.RENDER_SECONDS", 0.1)
     with pytest.raises(CorruptModel, match="the model's chat template"):
         ChatTemplate(source).render([{"role": "user", "content": "Hi"}] * 3)
+
+
+def test_the_time_is_not_raised_where_a_generator_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "RENDER_SECONDS", -1.0)
+    monkeypatch.setattr(chat_template, "LINES_OF_LOOK", 1)
+    monkeypatch.setattr(sys, "settrace", (traces := []).append)
+    with chat_template._limit_time():
+        look = traces[0]
+        frame = sys._getframe()
+        for event in ("exception", "return", "call"):
+            look(frame, event, (GeneratorExit, GeneratorExit(), None))
+        with pytest.raises(TimeoutError):
+            look(frame, "line", None)

@@ -210,10 +210,10 @@ def test_a_write_is_undone_and_done_again_by_its_id(root: Path, tmp_path_factory
         None, root, change=lambda one: replace(one, workspaces=WorkspaceRegistry(root, history=history))
     ) as url:
         assert undo(url).json()["type"] == "urn:hunk:problem:no-such-write"
-        assert post(url, {"edit": PATCH, "write": True}).json()["written"]
+        wrote = post(url, {"edit": PATCH, "write": True}).json()
         after = texts(root)
         assert after != before
-        done = undo(url)
+        done = undo(url, id=wrote["write_id"])
         assert done.status_code == 200, done.text
         assert texts(root) == before
         assert {file["path"] for file in done.json()["files"]} == {

@@ -13,6 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from agent_runtime.server.service import Service
+from agent_runtime.workspace.history import History
 from agent_runtime.workspace.registry import WorkspaceRegistry
 from tests.agent_runtime.serving import serving
 from tests.agent_runtime.session.conftest import Served
@@ -27,7 +28,7 @@ def client(served: Served, root: Path, tmp_path: Path) -> Iterator[httpx.Client]
     (tmp_path / "shop").mkdir()
 
     def change(service: Service) -> Service:
-        workspaces = WorkspaceRegistry(root, allowed=[tmp_path / "shop"])
+        workspaces = WorkspaceRegistry(root, allowed=[tmp_path / "shop"], history=History(tmp_path / "history"))
         workspaces.set_tokenizer(served.chat().text.tokenizer)
         return replace(service, workspaces=workspaces)
 
@@ -51,6 +52,8 @@ def toured(client: httpx.Client, tmp_path: Path) -> Tour:
     for path in ("/healthz", "/readyz", "/metrics", "/stats", "/workspaces"):
         call("GET", path)
     call("POST", "/apply", {"path": "b.py", "edit": EDIT})
+    call("POST", "/apply", {"path": "b.py", "edit": EDIT, "write": True})
+    call("POST", "/undo", {})
     call("POST", "/apply/batch", {"requests": [{"path": "b.py", "edit": EDIT}]})
     call("POST", "/workspaces", {"root": str(tmp_path / "shop"), "name": "shop"})
     call("DELETE", "/workspaces/{name}", name="shop")
