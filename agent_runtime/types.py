@@ -121,8 +121,8 @@ def encode_edit(edit: object) -> str:
     """Return an edit as text; JSON objects are encoded. Raises TypeError for anything else."""
     if isinstance(edit, str):
         return edit
-    objects = [edit] if isinstance(edit, Mapping) else edit
-    if isinstance(objects, list | tuple) and all(isinstance(each, Mapping) for each in objects):
+    objects = edit if isinstance(edit, list | tuple) else [edit]
+    if all(isinstance(each, Mapping) for each in objects):
         return json.dumps(edit, ensure_ascii=False)
     raise TypeError(f"an edit is a text, a JSON object or a list of them, not {type(edit).__name__}")
 
@@ -419,8 +419,7 @@ class ApplyResult:
 
     timings: milliseconds by phase (`parse_ms`, `merge_ms`, `scope_ms`, `prompt_ms`, `score_ms`, `prefill_ms`,
     `decode_ms`, `verify_ms`) and `total_ms`; a phase that did not happen is absent. trace: one entry for each question
-    to the model, in order; None unless the request asked for it. written: whether the merged files were written.
-    write_id: undoes that (`Client.undo`); "" if nothing was kept.
+    to the model, in order; None unless the request asked for it. written: whether files were written; `write_id` undoes it.
     """
 
     files: tuple[FileResult, ...]
