@@ -419,7 +419,7 @@ class ApplyResult:
 
     timings: milliseconds by phase (`parse_ms`, `merge_ms`, `scope_ms`, `prompt_ms`, `score_ms`, `prefill_ms`,
     `decode_ms`, `verify_ms`) and `total_ms`; a phase that did not happen is absent. trace: one entry for each question
-    to the model, in order; None unless the request asked for it. written: whether files were written; `write_id` undoes it.
+    to the model, in order; None unless the request asked for it. written: whether files were; `write_id` undoes it.
     """
 
     files: tuple[FileResult, ...]
