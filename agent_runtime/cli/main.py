@@ -38,6 +38,11 @@ COMMANDS = {
     "undo": Subcommand(
         ".history", "undo_command", "Put the files of a write back as they were before it, all or none."
     ),
+    "check": Subcommand(
+        ".check",
+        "check_command",
+        "Refuse files with placeholders, merge conflicts or syntax errors that an edit has left in them.",
+    ),
     "serve": Subcommand(
         ".serve", "serve_command", "Serve POST /apply until Ctrl-C or SIGTERM, after which running requests may finish."
     ),
