@@ -89,8 +89,10 @@ def test_without_git_files_have_to_be_named(tmp_path: Path, monkeypatch: pytest.
     assert isinstance(hunk_here("check", "none.py").exception, FileMissing)
 
 
-def test_an_unknown_commit_is_refused(repo: Path) -> None:
-    assert "git knows no commit 'nope'" in str(hunk_here("check", "--base", "nope").exception)
+@pytest.mark.parametrize("base", ["nope", "--output=written", "-x"])
+def test_an_unknown_commit_is_refused(repo: Path, base: str) -> None:
+    assert f"git knows no commit {base!r}" in str(hunk_here("check", f"--base={base}").exception)
+    assert not (repo / "written").exists()
 
 
 def test_no_source_of_ours_but_tests_and_prompts_has_leftovers() -> None:
