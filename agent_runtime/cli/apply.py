@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +18,7 @@ import typer
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.apply.result import decode
+from agent_runtime.cli.history import run_then
 from agent_runtime.cli.hunks import choose_hunks
 from agent_runtime.cli.options import add_settings, open_client
 from agent_runtime.cli.render import open_console, print_diff, print_faults_as_json, print_refusal, print_remarks
@@ -96,6 +97,10 @@ def apply_command(
     check: Annotated[
         bool, typer.Option("--check", help="Only say whether the edit applies: print no diff, write nothing.")
     ] = False,
+    then: Annotated[
+        str,
+        typer.Option("--then", metavar="COMMAND", help="Run this after writing; if it fails, the write is undone."),
+    ] = "",
     stdin_filename: Annotated[
         str, typer.Option("--stdin-filename", metavar="NAME", help="Name of the text on standard input (FILE is -).")
     ] = "",
@@ -168,6 +173,8 @@ def apply_command(
     history = make_history(resolved.values, models)
     output = _choose_output(file, output, as_json=as_json, check=check)
     _check_usage(edit, file, output, as_json=as_json, write=write, patch=patch, check=check)
+    if then and not ((write or patch) and history is not None):
+        raise BadRequest("--then needs --write or --patch, and a history that can undo the write", field="then")
     with _print_refusals(as_json=as_json), _open_pipeline(resolved, file, root, own_model=own_model) as pipeline:
         text = _read_edit(edit[0])
         if file is None:
@@ -178,7 +185,7 @@ def apply_command(
             result = pipeline.apply_patch(PatchRequest(text, **options.options()), workspace.read_if_there)
             result = choose_hunks(result, workspace.read_if_there) if patch else result
             if (write or patch) and result.status == "merged":
-                workspace.write(result.files)
+                result = replace(result, written=True, write_id=workspace.write(result.files))
         elif root is None:
             data = _read_standard_input() if file == STANDARD else read_file(file)
             expected = None if prediction is None else _read_prediction(prediction)
@@ -186,7 +193,10 @@ def apply_command(
             result = pipeline.apply(ApplyRequest(data, text, name, expected, **options.options()))
             result = choose_hunks(result, lambda _: data) if patch else result
             if (write or patch) and result.status == "merged":
-                replace_file(file, result.file.data, expected_sha256=result.file.sha256_before, history=history)
+                write_id = replace_file(
+                    file, result.file.data, expected_sha256=result.file.sha256_before, history=history
+                )
+                result = replace(result, written=True, write_id=write_id)
         else:
             raise BadRequest("give FILE, or --root for the files that the edit names, but not both", field="root")
     if output is not None and result.status != "rejected":
@@ -200,6 +210,8 @@ def apply_command(
         print_remarks(result, open_console(stderr=True), where)
     if result.status == "rejected":
         raise typer.Exit(REFUSED)
+    if then and result.written:
+        run_then(then, result.write_id, history, models.cache_dir / "journals")
 
 
 def _choose_output(file: Path | None, output: Path | None, *, as_json: bool, check: bool) -> Path | None:

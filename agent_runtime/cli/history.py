@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -14,8 +15,11 @@ import typer
 from agent_runtime.cli.options import JSON
 from agent_runtime.cli.render import print_faults_as_json, print_table
 from agent_runtime.config.sources import make_model_settings
+from agent_runtime.errors import EditRefused
 from agent_runtime.workspace.history import History, Write, list_undone
 from agent_runtime.workspace.undo import undo_write
+
+STANDARD_ERROR = 2
 
 MAX_SHOWN = 3
 """Files of a write that are shown; --json has all."""
@@ -86,6 +90,22 @@ def undo_command(
     for number, file in enumerate(write.files):
         verb = "removed" if file.before is None else "made again" if file.after is None else "put back"
         typer.echo(f"{verb} {_describe_change(write, number).lstrip('+-')}")
+
+
+def run_then(command: str, write_id: str, history: History | None, journals: Path) -> None:
+    """Run a command of the shell after a write; if it fails or is interrupted, undo the write and exit with 3 or 130.
+
+    Its output goes to standard error. Raises Stale where it has changed a file of the write itself.
+    """
+    code = None
+    try:
+        code = subprocess.run(command, shell=True, stdout=STANDARD_ERROR, check=False).returncode
+    finally:
+        if code != 0 and history is not None:
+            undo_write(history, history.find(write_id), journals)
+            typer.echo(f"the write is undone: {command!r} ended with {code}", err=True)
+    if code:
+        raise typer.Exit(EditRefused.exit_code)
 
 
 def _open() -> tuple[History, Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,9 @@ def apply(
     result = _make_applier(model or NO_MODEL).apply(request)
     if write and result.status == "merged":
         history = History.from_env(os.environ, ModelSettings.from_env(os.environ).cache_dir)
-        replace_file(path, result.file.data, expected_sha256=result.file.sha256_before, history=history)
+        data, before = result.file.data, result.file.sha256_before
+        write_id = replace_file(path, data, expected_sha256=before, history=history)
+        return replace(result, written=True, write_id=write_id)
     return result
 
 

@@ -161,8 +161,8 @@ class _PlannedChange:
         return self.entry.before == self.entry.after
 
 
-def replace_file(path: Path, data: bytes, *, expected_sha256: str, history: History | None = None) -> None:
-    """Replace a file's bytes if they still have the expected hash; `history` keeps the old ones.
+def replace_file(path: Path, data: bytes, *, expected_sha256: str, history: History | None = None) -> str:
+    """Replace a file's bytes if they still have the expected hash; return the ID that undoes it, as `Workspace.write`.
 
     A temporary file in the same folder is written, synced and renamed over it, so a reader sees the old bytes or the
     new ones. Mode bits are kept; a symbolic link is kept and its target replaced; another hard link keeps the old
@@ -173,15 +173,16 @@ def replace_file(path: Path, data: bytes, *, expected_sha256: str, history: Hist
         raise FileMissing(f"there is no file {path}")
     if not HAS_FOLDER_HANDLES:
         _replace_by_path(target, data, expected_sha256)
-        return
+        return ""
     changes = [FileChange(target.name, data, expected_sha256)]
     root = ConfinedFolder(target.parent)
-    with keep_old(history, root, [(target.name, data)]):
+    with keep_old(history, root, [(target.name, data)]) as write_id:
         try:
             _write_locked(root, changes, None)
         except InterruptedAbove as fault:  # whoever may write this file may write the others, too
             recover_below(root, above=fault.above)
             write_files(root, changes)
+    return write_id or ""
 
 
 def _replace_by_path(path: Path, data: bytes, expected_sha256: str) -> None:

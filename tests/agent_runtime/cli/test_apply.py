@@ -22,7 +22,7 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.cli import apply
 from agent_runtime.cli.hunks import choose_hunks
 from agent_runtime.cli.render import print_refusal, print_remarks
-from agent_runtime.errors import BadFile, BadRequest, EditRefused, ModelUnavailable
+from agent_runtime.errors import BadFile, BadRequest, EditRefused, ModelUnavailable, Stale
 from agent_runtime.llm import opener
 from agent_runtime.local_services import announce
 from agent_runtime.models.progress import LINE_EVERY_SECONDS
@@ -609,3 +609,46 @@ def test_the_number_of_tokens_stays_in_one_line_of_a_terminal_and_leaves_nothing
     counter.on_tokens(8)
     counter.clear()
     assert capsys.readouterr().err == "\r7 tokens written\r8 tokens written\r\x1b[2K"
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A history in a cache of the test."""
+    monkeypatch.setenv("HUNK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HUNK_HISTORY", "10")
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_write_stays_where_the_command_after_it_succeeds_and_is_undone_where_it_fails(
+    file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    done = applied("a.py", "--write", "--then", "echo fine; grep -q 'return 3' a.py")
+    assert done.exit_code == 0
+    assert file.read_text() == MERGED
+    file.write_text(FILE)
+    failed = applied("a.py", "--write", "--then", "grep -q 'return 9' a.py")
+    assert failed.exit_code == 3
+    assert failed.stderr.splitlines()[-1] == "the write is undone: \"grep -q 'return 9' a.py\" ended with 1"
+    assert file.read_text() == FILE
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_command_that_changes_the_file_itself_keeps_the_write_and_says_so(file: Path) -> None:
+    done = applied("a.py", "--write", "--then", "echo '# more' >> a.py; false")
+    assert isinstance(done.exception, Stale)
+    assert file.read_text() == MERGED + "# more\n"
+
+
+@pytest.mark.usefixtures("kept")
+def test_then_is_for_writes_that_can_be_undone(file: Path) -> None:
+    for arguments in (["--then", "true"], ["--write", "--history", "0", "--then", "true"]):
+        assert "--then needs --write" in str(applied("a.py", *arguments).exception)
+    assert file.read_text() == FILE
+
+
+@pytest.mark.usefixtures("kept")
+def test_the_answer_names_the_write(file: Path) -> None:
+    answer = json.loads(applied("a.py", "--write", "--json").stdout)
+    assert answer["written"]
+    assert hunk_here("undo", answer["write_id"]).exit_code == 0
+    assert file.read_text() == FILE
