@@ -103,7 +103,8 @@ def run_then(command: str, write_id: str, history: History | None, journals: Pat
     finally:
         if code != 0 and history is not None:
             undo_write(history, history.find(write_id), journals)
-            typer.echo(f"the write is undone: {command!r} ended with {code}", err=True)
+            how = "was interrupted" if code is None else f"ended with {code}"
+            typer.echo(f"the write is undone: {command!r} {how}", err=True)
     if code:
         raise typer.Exit(EditRefused.exit_code)
 
