@@ -85,7 +85,7 @@ def test_several_files_stand_only_in_the_list_and_have_one_status_together() -> 
     done = replace(FILE, path="b.py", status="noop")
     both = ApplyResult((FILE, done), Usage())
     answer = json.loads(json.dumps(result_to_json(both)))
-    assert answer.keys() == {"status", "written", "files", "usage", "timings", "trace"}
+    assert answer.keys() == {"status", "written", "write_id", "files", "usage", "timings", "trace"}
     assert [file["path"] for file in answer["files"]] == ["a.py", "b.py"]
     assert result_from_json(answer) == both
     assert both.status == "merged"
