@@ -101,7 +101,9 @@ def run_then(command: str, write_id: str, history: History | None, journals: Pat
     try:
         code = subprocess.run(command, shell=True, stdout=STANDARD_ERROR, check=False).returncode
     finally:
-        if code != 0 and history is not None:
+        if code != 0 and not write_id:
+            typer.echo(f"{command!r} failed, and the write stays: its old bytes could not be kept", err=True)
+        elif code != 0 and history is not None:
             undo_write(history, history.find(write_id), journals)
             how = "was interrupted" if code is None else f"ended with {code}"
             typer.echo(f"the write is undone: {command!r} {how}", err=True)

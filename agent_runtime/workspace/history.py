@@ -1,7 +1,8 @@
 """Keeps the old bytes of every file that Hunk writes, so that a write can be undone: `hunk log`, `hunk undo`.
 
 <folder>/<id>.json          what a write changed: time, root, and of each file its path and both hashes
-<folder>/bytes/<sha256>     the bytes of a file before or after a write
+<folder>/bytes/<sha256>     the bytes of a file before a write
+<folder>/pruned             its time is that of the last look for what is too old or too much
 
 The folder is private to its owner. Writes that are older than `MAX_DAYS` go, and the oldest ones where all together
 take more than the limit. An entry is made before its write: a killed process leaves at worst one that undoes nothing.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import secrets
 import time
@@ -21,14 +23,17 @@ from hashlib import sha256
 from pathlib import Path
 
 from agent_runtime.errors import BadRequest, HunkError, NoSuchWrite
-from agent_runtime.files import lock_folder, replace_file
+from agent_runtime.files import lock_folder, read_descriptor, replace_file
 from agent_runtime.workspace.sandbox import ConfinedFolder
-from repo_cache.files import make_private
+from repo_cache.files import READ_FLAGS, make_private
 
 MAX_BYTES = 500_000_000
 """Default of the limit."""
 
 MAX_DAYS = 30
+PRUNE_SECONDS = 60.0
+"""Least interval of looks for what is too old or too much; in between more may be kept."""
+
 ID = re.compile(r"[0-9a-f]{12}")
 
 LOG = logging.getLogger("hunk.history")
@@ -107,12 +112,14 @@ class History:
             make_private(self._folder)
             make_private(self._bytes)
             with lock_folder(self._folder):
-                for data in (data for file in files for data in (file.before, file.after) if data is not None):
-                    path = self._bytes / sha256(data).hexdigest()
-                    if not path.exists():
-                        replace_file(path, data, sync=False)
+                for file in files:
+                    if file.before is not None:
+                        path = self._bytes / sha256(file.before).hexdigest()
+                        if not path.exists():
+                            replace_file(path, file.before, sync=False)
                 replace_file(self._folder / f"{write.id}.json", json.dumps(asdict(write)).encode(), sync=False)
-                self._prune()
+                if self._is_due():
+                    self._prune()
         except OSError as error:
             LOG.warning("the write cannot be undone, %s: %s", self._folder, error.strerror or error)
             return None
@@ -165,12 +172,23 @@ class History:
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
+    def _is_due(self) -> bool:
+        """Return whether the last look is long ago, and note this one: a look reads all entries."""
+        mark = self._folder / "pruned"
+        try:
+            is_due = time.time() - mark.stat().st_mtime >= PRUNE_SECONDS
+        except FileNotFoundError:
+            is_due = True
+        if is_due:
+            replace_file(mark, b"", sync=False)
+        return is_due
+
     def _prune(self) -> None:
         """Remove old writes, and the oldest ones beyond the limit; then bytes that no write has."""
         sizes = {path.name: path.stat().st_size for path in self._bytes.iterdir()}
         total, kept, horizon = 0, set[str](), time.time() - MAX_DAYS * 86_400
         for number, write in enumerate(self.list_writes()):
-            digests = {digest for file in write.files for digest in (file.before, file.after) if digest}
+            digests = {file.before for file in write.files if file.before}
             more = sum(sizes.get(digest, 0) for digest in digests - kept)
             if number and (write.at < horizon or total + more > self._max_bytes):
                 self.forget(write.id)
@@ -210,10 +228,8 @@ def keep_old(
         with suppress(HunkError, OSError):  # the write itself says what is wrong
             for sent, after in changes:
                 real = root.resolve(sent, follow_last=after is not None)
-                path = root.root / real
-                if not path.is_symlink():
-                    before, mode = _read_old(path)
-                    old.append(OldFile(real, before, after, mode))
+                before, mode = _read_old(root, real)
+                old.append(OldFile(real, before, after, mode))
         if len(old) == len(changes):
             write_id = history.record(root.root, old, undoes)
     try:
@@ -224,9 +240,15 @@ def keep_old(
         raise
 
 
-def _read_old(path: Path) -> tuple[bytes | None, int | None]:
-    """Return the bytes and the mode bits of a file before a write, None if there is none that can be read."""
+def _read_old(root: ConfinedFolder, real: str) -> tuple[bytes | None, int | None]:
+    """Return the bytes and the mode bits of a file before a write, None if there is none.
+
+    Raises OSError for a link, also one that was put there meanwhile: what it leads to may lie outside. Raises BadFile.
+    """
     try:
-        return path.read_bytes(), path.stat().st_mode & 0o7777
-    except OSError:
+        with root.open_parent(real) as (folder, name):
+            descriptor = os.open(name, READ_FLAGS, dir_fd=folder)
+    except FileNotFoundError:
         return None, None
+    mode = os.fstat(descriptor).st_mode & 0o777
+    return read_descriptor(descriptor, real), mode

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from agent_runtime.workspace.history import History, Write, WrittenFile, keep_ol
 from agent_runtime.workspace.journal import Journal
 from agent_runtime.workspace.sandbox import ABSENT, ConfinedFolder
 from agent_runtime.workspace.workspace import FileChange, Workspace, write_files
+from repo_cache.files import READ_FLAGS
 
 
 def undo_in_workspace(workspace: Workspace, write_id: str | None = None) -> Write:
@@ -55,8 +58,18 @@ def undo_write(history: History, write: Write, journals: Path | None = None) -> 
         write_files(root, changes, journal)
     for file in write.files:
         if file.after is None and file.mode is not None:
-            (root.root / file.path).chmod(file.mode)
+            _set_mode(root, file.path, file.mode)
     return replace(write, id=undo_id or "", undoes=write.id, files=tuple(_reverse(file) for file in write.files))
+
+
+def _set_mode(root: ConfinedFolder, path: str, mode: int) -> None:
+    """Set the mode bits of a file that was just made again; never those of what a link leads to."""
+    with suppress(OSError), root.open_parent(path) as (folder, name):
+        descriptor = os.open(name, READ_FLAGS, dir_fd=folder)
+        try:
+            os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)
 
 
 def _reverse(file: WrittenFile) -> WrittenFile:

@@ -652,3 +652,13 @@ def test_the_answer_names_the_write(file: Path) -> None:
     assert answer["written"]
     assert hunk_here("undo", answer["write_id"]).exit_code == 0
     assert file.read_text() == FILE
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_failed_command_says_that_nothing_was_kept(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "history").write_text("in its place")
+    done = applied("a.py", "--write", "--then", "false")
+    assert done.exit_code == 3
+    assert "the write stays" in done.stderr
+    assert file.read_text() == MERGED

@@ -16,6 +16,7 @@ import hunk
 from agent_runtime.client.local import LocalClient
 from agent_runtime.errors import BadRequest, NoSuchWrite, OutsideRoot, Stale
 from agent_runtime.workspace import history as kept
+from agent_runtime.workspace import undo
 from agent_runtime.workspace.history import History, OldFile
 from agent_runtime.workspace.sandbox import ConfinedFolder
 from agent_runtime.workspace.undo import undo_write
@@ -196,17 +197,18 @@ def record(history: History, number: int, size: int = 10) -> str:
 def test_old_writes_and_those_beyond_the_limit_go_with_their_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(kept, "PRUNE_SECONDS", 0.0)
     history = History(tmp_path / "history", 45)
     first, *others = [record(history, number) for number in range(1, 5)]
     assert [write.id for write in history.list_writes()] == [*others[::-1], first]
     record(history, 5)
     assert first not in {write.id for write in history.list_writes()}
-    assert sum(path.stat().st_size for path in (tmp_path / "history" / "bytes").iterdir()) <= 45 + 3
+    assert sum(path.stat().st_size for path in (tmp_path / "history" / "bytes").iterdir()) <= 45
     later = time.time() + (kept.MAX_DAYS + 1) * 86_400
     monkeypatch.setattr(time, "time", lambda: later)
     last = record(history, 6)
     assert [write.id for write in history.list_writes()] == [last]
-    assert len(list((tmp_path / "history" / "bytes").iterdir())) == 2
+    assert len(list((tmp_path / "history" / "bytes").iterdir())) == 1
 
 
 def test_damaged_entries_are_left_out_and_damaged_bytes_not_put_back(file: Path, tmp_path: Path) -> None:
@@ -276,3 +278,37 @@ def test_a_limit_that_is_no_number_is_refused(file: Path, monkeypatch: pytest.Mo
     with pytest.raises(BadRequest, match="HUNK_HISTORY"):
         hunk.apply(file, json.loads(EDIT), write=True)
     assert file.read_bytes() == b"LIMIT = 10\r\n"
+
+
+def test_entries_are_not_all_read_at_every_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History(tmp_path / "history", 10)
+    looks: list[None] = []
+    monkeypatch.setattr(History, "_prune", lambda _: looks.append(None))
+    for number in range(5):
+        record(history, number)
+    assert len(looks) == 1
+    past = time.time() - kept.PRUNE_SECONDS - 1
+    os.utime(tmp_path / "history" / "pruned", (past, past))
+    record(history, 6)
+    assert len(looks) == 2
+
+
+def test_what_a_link_that_was_put_there_leads_to_is_not_kept(
+    root: Path, history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path was resolved, and then somebody puts a link in its place."""
+    (tmp_path / "secret").write_text("secret")
+    (root / "a.py").symlink_to(tmp_path / "secret")
+    confined = ConfinedFolder(root)
+    monkeypatch.setattr(confined, "resolve", lambda sent, **_: sent)
+    with kept.keep_old(history, confined, [("a.py", b"x")]) as write_id:
+        assert write_id is None
+    assert not (tmp_path / "cache" / "history").exists()
+
+
+def test_the_mode_of_what_a_link_leads_to_is_not_set(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "secret").chmod(0o600)
+    (root / "a.py").symlink_to(tmp_path / "secret")
+    undo._set_mode(ConfinedFolder(root), "a.py", 0o777)
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
