@@ -6,49 +6,10 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+from agent_runtime.certainty import WRITE_CERTAINTY, Certainty, describe_certainty, is_as_sure
 from editor.types import Check, FormatName, Policy, ReasonCode, UnaccountedLine
-
-Certainty = Literal["certain", "likely", "scored", "model"]
-"""How sure a merge is, and who decided; the surest first.
-
-`certain`: a rule with one place, or a reading above the strict bar. `likely`: a reading above the lower bar, without a
-model. `scored`: a model chose one of the readings. `model`: a model wrote the merge."""
-
-CERTAINTIES: tuple[Certainty, ...] = get_args(Certainty)
-"""All certainties, the surest first."""
-
-WRITE_CERTAINTY: Certainty = "likely"
-"""Default minimum for a merge that is written before anybody has seen it."""
-
-
-def is_as_sure(certainty: Certainty, least: Certainty) -> bool:
-    """Return whether a certainty is at least as sure as `least`."""
-    return CERTAINTIES.index(certainty) <= CERTAINTIES.index(least)
-
-
-def find_surest(certainties: Iterable[Certainty]) -> Certainty:
-    """Return the surest of at least one certainty."""
-    return min(certainties, key=CERTAINTIES.index)
-
-
-def find_least_sure(certainties: Iterable[Certainty]) -> Certainty:
-    """Return the least sure certainty; `certain` if there is none."""
-    return max(certainties, key=CERTAINTIES.index, default="certain")
-
-
-def describe_certainty(certainty: Certainty, rung: str, confidence: float | None) -> str:
-    """Describe for a person or an agent who made a merge and how sure it is. `confidence` is rounded down."""
-    by = {"certain": f"by rule ({rung})", "likely": f"as its likeliest reading ({rung})"}.get(certainty, "by the model")
-    sure = {"likely": "likely right", "scored": "chosen and checked", "model": "checked"}.get(certainty)
-    share = "" if sure is None or confidence is None else f" ({format_percent(confidence)})"
-    return f"{by}, {sure or certainty}{share}"
-
-
-def format_percent(confidence: float) -> str:
-    """Return a confidence in whole per cent, rounded down: only 1 is 100 %."""
-    return f"{int(confidence * 100)} %"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +146,11 @@ def resolve_min_certainty(asked: Certainty | None, mode: Mode, *, write: bool) -
     return WRITE_CERTAINTY if asked is None and write and mode != "model" else asked
 
 
+OnConflict = Literal["refuse", "markers"]
+"""What to do where an edit of a base and the file's changes since then conflict: refuse the edit, or put all versions
+between conflict markers."""
+
+
 SENT_OPTIONS = tuple(option.name for option in fields(Options) if option.name not in ("salt", "root"))
 
 
@@ -193,17 +159,22 @@ class ApplyRequest(Options):
     """One edit of one file. `original` is the file's bytes; `path` is its name, which gives the language.
 
     `prediction` is the file that the sender expects. The model confirms it where it is right; it never changes the
-    answer. Rules ignore it.
+    answer. Rules ignore it. base: the bytes that the edit was made for, if the file may have changed since: the edit is
+    merged into these, and the changes of both are brought together (`editor.three_way`).
     """
 
     original: bytes
     edit: EditInput
     path: str = ""
     prediction: str | None = None
+    base: bytes | None = None
+    on_conflict: OnConflict = "refuse"
 
     def __post_init__(self) -> None:
         if not isinstance(self.original, bytes):
             raise TypeError(f"`original` is the file's bytes, not {type(self.original).__name__}")
+        if not isinstance(self.base, bytes | None):
+            raise TypeError(f"`base` is a file's bytes, not {type(self.base).__name__}")
         object.__setattr__(self, "edit", encode_edit(self.edit))
 
     @property
@@ -380,7 +351,8 @@ class FileResult:
     None if no model was asked. readings: those that a model scored, best first. repaired: lines of a model's text that
     the edit does not account for, and that were replaced by the file's own. confidence: in [0, 1]; the probability that
     the reading is right (`certain`, `likely`), or the score of the model's choice (`scored`); None if a rule decided
-    without a reading, or the model wrote.
+    without a reading, or the model wrote. base_sha256: the hash of the base, if the file has changed since, else "".
+    conflicts: the number of conflicts between markers in `merged`.
     """
 
     path: str
@@ -401,11 +373,17 @@ class FileResult:
     readings: tuple[ScoredReading, ...] = ()
     repaired: tuple[UnaccountedLine, ...] = ()
     confidence: float | None = None
+    base_sha256: str = ""
+    conflicts: int = 0
 
     @property
     def summary(self) -> str:
         """Who made the merge, and how sure it is, in words."""
-        return describe_certainty(self.certainty, self.rung, self.confidence)
+        made = describe_certainty(self.certainty, self.rung, self.confidence)
+        if not self.base_sha256:
+            return made
+        left = f", with {self.conflicts} conflicts between markers" if self.conflicts else ""
+        return f"{made}; the file has changed since: merged three-way{left}"
 
     @property
     def data(self) -> bytes:

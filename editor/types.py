@@ -203,10 +203,11 @@ ReasonCode = Literal[
     "file_missing",
     "file_exists",
     "uncertain",
+    "conflict",
 ]
 """`stale`: the quoted lines are not those that are at the line given. `too_much_work`: the edit is past a bound that
 keeps it from taking seconds. `file_missing` and `file_exists` are about whole files. `uncertain`: there is a merge, and
-its certainty is below the one that was asked for."""
+its certainty is below the one that was asked for. `conflict`: the file has changed where the edit changes its base."""
 
 
 @dataclass(frozen=True, slots=True)

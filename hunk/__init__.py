@@ -10,6 +10,7 @@ the packages `agent_runtime`, `editor`, `engine`, `kernels` and `repo_cache` are
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import agent_runtime as _sdk
@@ -58,6 +59,8 @@ def __getattr__(name: str) -> Any:
         from agent_runtime.client import one_file
 
         return getattr(one_file, name)
+    if name in ("errors", "testing", "types"):
+        return import_module(f".{name}", __name__)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(_sdk, name)

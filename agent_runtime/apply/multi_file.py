@@ -24,18 +24,10 @@ from agent_runtime.apply.result import (
     make_syntax_refusal,
     make_version,
 )
+from agent_runtime.certainty import find_least_sure
 from agent_runtime.errors import BadRequest, TooLarge
 from agent_runtime.llm.interface import ModelTask, render_blocks
-from agent_runtime.types import (
-    Action,
-    ApplyRequest,
-    FileResult,
-    PatchRequest,
-    Reader,
-    Reason,
-    Status,
-    find_least_sure,
-)
+from agent_runtime.types import Action, ApplyRequest, FileResult, PatchRequest, Reader, Reason, Status
 from editor import codec, patch_set
 from editor.errors import EditSyntaxError
 from editor.formats import parse_files

@@ -24,6 +24,8 @@ from agent_runtime.apply.result import (
     set_path,
 )
 from agent_runtime.apply.rule_process import LargeFilesError, RuleProcesses
+from agent_runtime.apply.stale import merge_into_current
+from agent_runtime.certainty import is_as_sure
 from agent_runtime.errors import EditRefused, ModelUnavailable
 from agent_runtime.llm.interface import Merger, ModelChoice, ModelMerge, ModelTask, render_blocks, resolve_reuse_mode
 from agent_runtime.request_context import (
@@ -34,16 +36,7 @@ from agent_runtime.request_context import (
     Timings,
     run_concurrently,
 )
-from agent_runtime.types import (
-    ApplyRequest,
-    ApplyResult,
-    FileResult,
-    PatchRequest,
-    Reader,
-    Reason,
-    is_as_sure,
-    sum_usage,
-)
+from agent_runtime.types import ApplyRequest, ApplyResult, FileResult, PatchRequest, Reader, Reason, sum_usage
 from editor import codec
 from editor.attribution import repair_result
 from editor.errors import EditSyntaxError, format_list
@@ -89,7 +82,7 @@ class Applier:
                     (outcome,) = self._ask_model([outcome], context, progress)
                     timings.add(outcome.timings)
                 with timings.phase("verify"):
-                    merged = _build_result(file, outcome)
+                    merged = merge_into_current(_build_result(file, outcome), request)
                 result = ApplyResult((merged,), outcome.usage, timings.total())
         return answers.add_to(result) if request.trace else result
 
@@ -134,7 +127,12 @@ class Applier:
         for (file, _), outcome in zip(merges, outcomes, strict=True):
             timings.add(outcome.timings)
             with timings.phase("verify"):
-                files.append(_build_result(file, outcome))
+                try:
+                    files.append(merge_into_current(_build_result(file, outcome), file.request))
+                except EditRefused as fault:
+                    reasons += fault.reasons
+        if reasons:
+            raise make_refusal(reasons)
         return ApplyResult(tuple(files), sum_usage([outcome.usage for outcome in outcomes]), timings.total())
 
     def apply_patch(
@@ -294,7 +292,7 @@ def _parse(request: ApplyRequest) -> _ParsedFile:
     Raises BadFile, EditRefused, or Unsupported for a reuse mode of sessions.
     """
     resolve_reuse_mode(request.reuse, "exact")
-    source = decode(request.original, request.path)
+    source = decode(request.original if request.base is None else request.base, request.path)
     try:
         edits = parse_files(request.edit_text, request.format, request.path)
         edit = select_edit(request.path, edits)
@@ -383,7 +381,7 @@ def _build_result(file: _ParsedFile, outcome: Outcome) -> FileResult:
     request, source, edit = file.request, file.source, file.edit
     left_out = format_list("left out what the edit has for", edit.left_out)
     remarks = (Check("other_files", True, left_out),) if left_out else ()
-    before = make_version(request.original, source)
+    before = make_version(request.original if request.base is None else request.base, source)
     if outcome.noop is not None:
         checks = (Check("already_applied", True, outcome.noop.detail), *remarks)
         return build_file_result(request.path, "noop", before, before, outcome, checks, encoding=source.encoding)

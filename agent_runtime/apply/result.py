@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
+from agent_runtime.certainty import Certainty, format_percent, is_as_sure
 from agent_runtime.errors import BadFile, EditRefused
 from agent_runtime.types import (
     Action,
-    Certainty,
     FileResult,
     GivenScope,
     Method,
@@ -20,8 +20,6 @@ from agent_runtime.types import (
     ScoredReading,
     Status,
     Usage,
-    format_percent,
-    is_as_sure,
 )
 from editor import codec
 from editor.diff import LineOp, render_unified_diff

@@ -69,7 +69,8 @@ class RuleProcesses:
 
     def is_large_enough(self, requests: Sequence[ApplyRequest]) -> bool:
         """Return whether edits are large enough for a process."""
-        return sum(len(one.original) + len(one.edit_text) for one in requests) >= self._large_bytes
+        texts = (each for one in requests for each in (one.original, one.base or b"", one.edit_text))
+        return sum(map(len, texts)) >= self._large_bytes
 
     def make_reader(self, request: PatchRequest, read: Reader) -> BoundedReader:
         """Return a reader that raises LargeFilesError once the edit and its files are large enough for a process."""

@@ -4,50 +4,45 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from agent_runtime.apply.pipeline import Applier
 from agent_runtime.apply.result import decode
+from agent_runtime.certainty import Certainty
 from agent_runtime.cli.history import run_then
 from agent_runtime.cli.hunks import choose_hunks
-from agent_runtime.cli.options import add_settings, open_client
+from agent_runtime.cli.options import add_settings
+from agent_runtime.cli.pipeline import open_pipeline
 from agent_runtime.cli.render import open_console, print_diff, print_faults_as_json, print_refusal, print_remarks
 from agent_runtime.config import ResolvedSettings
-from agent_runtime.config.settings import SETTINGS
-from agent_runtime.config.sources import make_history, make_model_settings, make_single_options
+from agent_runtime.config.sources import make_history, make_model_settings
 from agent_runtime.errors import BadRequest, EditRefused, ModelUnavailable
 from agent_runtime.files import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size, read_file
-from agent_runtime.llm.interface import Merger
-from agent_runtime.local_services import RunningService, find_service
-from agent_runtime.models.progress import LINE_EVERY_SECONDS
-from agent_runtime.request_context import ProgressListener
 from agent_runtime.serialization import result_to_json
 from agent_runtime.types import (
     DECIDE,
     WRITE_SECONDS,
     ApplyRequest,
     ApplyResult,
-    Certainty,
     Decide,
     Draft,
     FileResult,
     Mode,
+    OnConflict,
     Options,
     PatchRequest,
-    Reader,
     ReuseName,
     ScopeName,
 )
+from agent_runtime.workspace.history import History
 from agent_runtime.workspace.workspace import Workspace, replace_file
 from editor.types import FormatName, Policy
 
@@ -56,17 +51,6 @@ REFUSED = EditRefused.exit_code
 
 STANDARD = Path("-")
 """Stands for standard input, and for standard output."""
-
-LOADING = ("device", "dtype", "quantize", "adapter", "batch_invariant", "span_memory", "span_disk")
-"""Settings that apply only to a model in this process."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pipeline:
-    """Applies edits in this process or through a service."""
-
-    apply: Callable[[ApplyRequest], ApplyResult]
-    apply_patch: Callable[[PatchRequest, Reader], ApplyResult]
 
 
 @print_faults_as_json
@@ -101,6 +85,19 @@ def apply_command(
         str,
         typer.Option("--then", metavar="COMMAND", help="Run this after writing; if it fails, the write is undone."),
     ] = "",
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--base",
+            metavar="TEXT",
+            help="A file with the text that the edit was made for, or its SHA-256 in the history; both changes are "
+            "merged.",
+        ),
+    ] = None,
+    on_conflict: Annotated[
+        OnConflict,
+        typer.Option("--on-conflict", help="With --base, where both change the same lines: refuse, or write markers."),
+    ] = "refuse",
     stdin_filename: Annotated[
         str, typer.Option("--stdin-filename", metavar="NAME", help="Name of the text on standard input (FILE is -).")
     ] = "",
@@ -151,8 +148,8 @@ def apply_command(
     An edit that needs a model is sent to a running `hunk serve` of the same user whose --root holds the file, unless
     --own-model or an option of the model is given.
 
-    Ends with 0 (also where there is nothing to do), 2 for bad input, 3 where the edit is refused, 4 where the model
-    is not available, 5 where the service does not answer.
+    Ends with 0 (also where there is nothing to do), 2 for bad input, 3 where the edit is refused or leaves conflict
+    markers, 4 where the model is not available, 5 where the service does not answer.
     """
     options = Options(
         format=format,
@@ -175,11 +172,12 @@ def apply_command(
     _check_usage(edit, file, output, as_json=as_json, write=write, patch=patch, check=check)
     if then and not ((write or patch) and history is not None):
         raise BadRequest("--then needs --write or --patch, and a history that can undo the write", field="then")
-    with _print_refusals(as_json=as_json), _open_pipeline(resolved, file, root, own_model=own_model) as pipeline:
+    with _print_refusals(as_json=as_json), open_pipeline(resolved, file, root, own_model=own_model) as pipeline:
         text = _read_edit(edit[0])
         if file is None:
-            if prediction is not None:
-                raise BadRequest("--prediction needs a single file: give FILE", field="prediction")
+            for name, value in (("prediction", prediction), ("base", base)):
+                if value is not None:
+                    raise BadRequest(f"--{name} needs a single file: give FILE", field=name)
             journals = models.cache_dir / "journals" if write or patch else None
             workspace = Workspace(root or Path(), journals, history=history)
             result = pipeline.apply_patch(PatchRequest(text, **options.options()), workspace.read_if_there)
@@ -190,7 +188,9 @@ def apply_command(
             data = _read_standard_input() if file == STANDARD else read_file(file)
             expected = None if prediction is None else _read_prediction(prediction)
             name = stdin_filename if file == STANDARD else _replace_undecodable(str(file))
-            result = pipeline.apply(ApplyRequest(data, text, name, expected, **options.options()))
+            old = None if base is None else _read_base(base, file, history)
+            request = ApplyRequest(data, text, name, expected, old, on_conflict, **options.options())
+            result = pipeline.apply(request)
             result = choose_hunks(result, lambda _: data) if patch else result
             if (write or patch) and result.status == "merged":
                 write_id = replace_file(
@@ -204,11 +204,10 @@ def apply_command(
     if as_json:
         typer.echo(json.dumps(result_to_json(result)))
     else:
-        if (output != STANDARD and not check and not patch) or result.status == "rejected":
-            _show_diffs(result)
+        show_diff = output != STANDARD and not (check or patch)
         where = "only checked" if check else _describe_destination(write or patch, output)
-        print_remarks(result, open_console(stderr=True), where)
-    if result.status == "rejected":
+        _print_result(result, where, show_diff=show_diff)
+    if result.status == "rejected" or any(each.conflicts for each in result.files):
         raise typer.Exit(REFUSED)
     if then and result.written:
         run_then(then, result.write_id, history, models.cache_dir / "journals")
@@ -277,6 +276,13 @@ def _describe_destination(write: bool, output: Path | None) -> str:
     return f"written, and put in {there}" if write else f"put in {there}"
 
 
+def _print_result(result: ApplyResult, where: str, *, show_diff: bool) -> None:
+    """Print the diff, always that of a rejected merge, and how the merge was made; `where` is its destination."""
+    if show_diff or result.status == "rejected":
+        _show_diffs(result)
+    print_remarks(result, open_console(stderr=True), where)
+
+
 def _show_diffs(result: ApplyResult) -> None:
     """Print the diffs: in colours on a terminal, else as bytes for `git apply`."""
     is_rejected = result.status == "rejected"
@@ -305,107 +311,6 @@ def _choose_reuse(resolved: ResolvedSettings) -> ReuseName | None:
     return resolved.values.reuse if resolved.has_flag("reuse") or not resolved.values.url else None
 
 
-@contextmanager
-def _open_pipeline(
-    resolved: ResolvedSettings, file: Path | None, root: Path | None, *, own_model: bool
-) -> Iterator[Pipeline]:
-    settings = resolved.values
-    if settings.url:
-        if misplaced := [SETTINGS[name].flag for name in LOADING if resolved.has_flag(name)]:
-            raise BadRequest(
-                f"{', '.join(misplaced)}: only for a model in this process; give it to the service of "
-                f"{resolved.origins['url']} when it is started",
-                field="url",
-            )
-        model = settings.model if resolved.has_flag("model") else None
-        with open_client(resolved) as client:
-            yield Pipeline(partial(client.apply, model=model), partial(client.apply_patch, model=model))
-        return
-
-    def open_merger() -> Merger:
-        if not own_model and (service := _find_service(resolved, file or root or Path())) is not None:
-            raise _ServiceRunningError(service)
-        from rich.console import Console
-
-        from agent_runtime.models.progress import make_progress
-        from agent_runtime.wiring import open_merger  # torch takes a second to import, and most edits need no model
-
-        console = Console(stderr=True, highlight=False)
-        progress = make_progress(console)
-        with console.status(f"loading {settings.model}"):
-            models = make_model_settings(os.environ, resolved)
-            return open_merger(settings.model, models, make_single_options(settings), progress)
-
-    counter = _TokenCounter()
-    applier = Applier(cache(open_merger))
-    try:
-        yield Pipeline(
-            _ask_running(partial(applier.apply, progress=counter), "apply"),
-            _ask_running(partial(applier.apply_patch, progress=counter), "apply_patch"),
-        )
-    finally:
-        counter.clear()
-
-
-class _ServiceRunningError(Exception):
-    """The edit needs a model, and a running service has it."""
-
-    def __init__(self, service: RunningService) -> None:
-        super().__init__(service.url)
-        self.service = service
-
-
-def _find_service(resolved: ResolvedSettings, path: Path) -> RunningService | None:
-    """Return a running service that may decide about this file, None if its model must be loaded here."""
-    if any(resolved.origins[name].layer != "default" for name in LOADING):
-        return None
-    model = None if resolved.origins["model"].layer == "default" else resolved.values.model
-    return find_service(path, model)
-
-
-def _ask_running(apply: Callable[..., ApplyResult], method: str) -> Callable[..., ApplyResult]:
-    """Return `apply`, which sends the request to a running service where it needs a model and there is one."""
-
-    def run(*request: Any) -> ApplyResult:
-        try:
-            return apply(*request)
-        except _ServiceRunningError as found:
-            from agent_runtime.client import Client
-
-            service = found.service
-            typer.echo(
-                f"asking the running service at {service.url}, process {service.pid} (--own-model does not)", err=True
-            )
-            with Client(service.url, token=service.token) as client:
-                answer: ApplyResult = getattr(client, method)(*request)
-                return answer
-
-    return run
-
-
-class _TokenCounter(ProgressListener):
-    """Counts the tokens that the model writes: in one line on a terminal, elsewhere in a line now and then."""
-
-    def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._said_at = time.monotonic()
-        self._is_shown = False
-
-    def on_tokens(self, num_tokens: int) -> None:
-        """Show the number of tokens written so far."""
-        if self._is_terminal:
-            self._is_shown = True
-            typer.echo(f"\r{num_tokens} tokens written", nl=False, err=True)
-        elif time.monotonic() - self._said_at >= LINE_EVERY_SECONDS:
-            self._said_at = time.monotonic()
-            typer.echo(f"{num_tokens} tokens written", err=True)
-
-    def clear(self) -> None:
-        """Remove the line from the terminal."""
-        if self._is_shown:
-            typer.echo("\r\x1b[2K", nl=False, err=True)
-
-
 def _read_standard_input() -> bytes:
     data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
     check_size(len(data), "the text on standard input", MAX_FILE_BYTES)
@@ -427,6 +332,17 @@ def _read_edit(path: Path) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadRequest(f"the edit is not UTF-8 text (byte {error.start}); save it as UTF-8", field="edit") from None
+
+
+def _read_base(base: str, file: Path, history: History | None) -> bytes:
+    """Return the text of a file, or the version of `file` with this SHA-256 in the history."""
+    if not re.fullmatch("[0-9a-f]{64}", base):
+        return read_file(Path(base))
+    path = file.resolve()
+    found = None if history is None else history.find_version(path.parent, path.name, base)
+    if found is None:
+        raise BadRequest(f"the history has no version {base[:12]} of {file}: give a file with its text", field="base")
+    return found
 
 
 def _read_prediction(path: Path) -> str:

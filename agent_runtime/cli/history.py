@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +16,7 @@ from agent_runtime.cli.render import print_faults_as_json, print_table
 from agent_runtime.config.sources import make_model_settings
 from agent_runtime.errors import EditRefused
 from agent_runtime.workspace.history import History, Write, list_undone
-from agent_runtime.workspace.undo import undo_write
+from agent_runtime.workspace.undo import run_or_undo, undo_write
 
 STANDARD_ERROR = 2
 
@@ -97,18 +96,11 @@ def run_then(command: str, write_id: str, history: History | None, journals: Pat
 
     Its output goes to standard error. Raises Stale where it has changed a file of the write itself.
     """
-    code = None
     try:
-        code = subprocess.run(command, shell=True, stdout=STANDARD_ERROR, check=False).returncode
-    finally:
-        if code != 0 and not write_id:
-            typer.echo(f"{command!r} failed, and the write stays: its old bytes could not be kept", err=True)
-        elif code != 0 and history is not None:
-            undo_write(history, history.find(write_id), journals)
-            how = "was interrupted" if code is None else f"ended with {code}"
-            typer.echo(f"the write is undone: {command!r} {how}", err=True)
-    if code:
-        raise typer.Exit(EditRefused.exit_code)
+        run_or_undo(command, write_id, history, journals, output=STANDARD_ERROR)
+    except EditRefused as fault:
+        typer.echo(str(fault), err=True)
+        raise typer.Exit(EditRefused.exit_code) from None
 
 
 def _open() -> tuple[History, Path]:

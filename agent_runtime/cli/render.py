@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from agent_runtime.certainty import format_percent
 from agent_runtime.errors import EditRefused, HunkError, ModelUnavailable
 from agent_runtime.serialization import problem_to_json
-from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason, Usage, format_percent
+from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason, Usage
 from editor.errors import format_list, format_span
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import typer
 import uvicorn
 from rich.console import Console
 
+from agent_runtime.certainty import WRITE_CERTAINTY, Certainty
 from agent_runtime.cli.options import INTERRUPTED, add_settings, open_client
 from agent_runtime.config import ResolvedSettings
 from agent_runtime.config.sources import make_history, make_model_settings, make_service_options
@@ -23,7 +24,6 @@ from agent_runtime.models.config import NO_MODEL, MergeOptions
 from agent_runtime.models.progress import LineProgress, make_progress
 from agent_runtime.server.token_file import LiveTokens, TokenFile
 from agent_runtime.telemetry.log import configure_logging
-from agent_runtime.types import WRITE_CERTAINTY, Certainty
 
 if TYPE_CHECKING:
     from agent_runtime.llm.interface import Merger

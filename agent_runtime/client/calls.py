@@ -10,7 +10,16 @@ from urllib.parse import quote
 
 from agent_runtime.errors import BadRequest, HunkError
 from agent_runtime.serialization import problem_from_json, result_from_json
-from agent_runtime.types import ApplyRequest, ApplyResult, EditInput, Options, PatchRequest, Reader, encode_edit
+from agent_runtime.types import (
+    ApplyRequest,
+    ApplyResult,
+    EditInput,
+    OnConflict,
+    Options,
+    PatchRequest,
+    Reader,
+    encode_edit,
+)
 
 Value = TypeVar("Value")
 
@@ -68,7 +77,9 @@ class WorkspaceRequest(Options):
 
     workspace: its name; None: the folder that the service was started with. expected_sha256: the hash that the sender
     expects of the file, or hashes by path; the service refuses the edit where a file has another. prediction: the
-    expected text of the whole file after the edit.
+    expected text of the whole file after the edit. base: the text that the edit was made for, if the file may have
+    changed since, or by `base_sha256` its hash, if the service has shown, written or kept that version; the service
+    merges both changes.
     """
 
     edit: EditInput
@@ -76,6 +87,9 @@ class WorkspaceRequest(Options):
     workspace: str | None = None
     expected_sha256: str | Mapping[str, str] | None = None
     prediction: str | None = None
+    base: str | None = None
+    base_sha256: str | None = None
+    on_conflict: OnConflict = "refuse"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "edit", encode_edit(self.edit))
@@ -229,12 +243,17 @@ def _build_batch_call(bodies: list[dict[str, Any]], first: int) -> BatchCall:
 def build_body(request: EditRequest) -> dict[str, Any]:
     """Build the body of `POST /apply`."""
     given = {"prediction": request.prediction} if request.prediction is not None else {}
+    if request.on_conflict != "refuse":
+        given["on_conflict"] = request.on_conflict
     if isinstance(request, ApplyRequest):
         file = {"path": request.path, **_encode_file(request.original, request.path)}
+        if request.base is not None:
+            file["base"] = request.base.decode(file["encoding"])
         return {"edit": request.edit, **file, **given, **request.to_request_options()}
     file = {"path": request.path} if request.path else {}
     workspace = {"workspace": request.workspace} if request.workspace is not None else {}
     precondition = _build_precondition(request)
+    given |= {name: value for name in ("base", "base_sha256") if (value := getattr(request, name)) is not None}
     return {"edit": request.edit, **file, **workspace, **precondition, **given, **request.to_request_options()}
 
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack
 
+from agent_runtime.certainty import Certainty
 from agent_runtime.client.calls import Call, Value, build_path, make_value
 from agent_runtime.client.responses import AsyncStream, Final, Stream
 from agent_runtime.client.workspaces import AsyncSend, Send
@@ -17,7 +18,6 @@ from agent_runtime.errors import HunkError, SessionMissing
 from agent_runtime.serialization import result_from_json, usage_from_json
 from agent_runtime.types import (
     ApplyResult,
-    Certainty,
     Decide,
     Draft,
     EditInput,

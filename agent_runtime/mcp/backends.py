@@ -11,13 +11,14 @@ from typing import Any, Protocol
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.apply.result import decode
 from agent_runtime.apply.rule_process import RuleProcesses
+from agent_runtime.certainty import WRITE_CERTAINTY, Certainty, find_surest
 from agent_runtime.client import Client, Phase, Stream, Tokens, WorkspaceRequest
 from agent_runtime.client.calls import Undo, UndoneFile
 from agent_runtime.errors import Cancelled, Stale
 from agent_runtime.files import MAX_EDIT_BYTES, check_size
 from agent_runtime.llm.interface import ModelOnDemand
 from agent_runtime.request_context import ProgressListener, RequestContext
-from agent_runtime.types import WRITE_CERTAINTY, ApplyRequest, ApplyResult, Certainty, Mode, Options, find_surest
+from agent_runtime.types import ApplyRequest, ApplyResult, Mode, Options
 from agent_runtime.workspace.history import History
 from agent_runtime.workspace.registry import DEFAULT
 from agent_runtime.workspace.undo import undo_in_workspace

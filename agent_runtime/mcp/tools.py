@@ -16,6 +16,7 @@ from mcp_types import CallToolResult, InputRequiredResult, TextContent, Tool, To
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
 from agent_runtime.apply.rule_process import limit_rule_time
+from agent_runtime.certainty import Certainty, format_percent
 from agent_runtime.client.calls import Undo
 from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable, Stale
 from agent_runtime.mcp.backends import Backend, BackendStatus, Edit, FileText
@@ -24,7 +25,7 @@ from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.serialization import problem_to_json
 from agent_runtime.server.auth import get_flow
 from agent_runtime.server.schemas import encode_objects
-from agent_runtime.types import ApplyResult, Certainty, FileResult, Method, Reason, Status, format_percent
+from agent_runtime.types import ApplyResult, FileResult, Method, Reason, Status
 from agent_runtime.version import __version__
 from editor.types import LineKind
 

@@ -16,16 +16,17 @@ from pydantic import (
 )
 
 from agent_runtime.apply.multi_file import MAX_FILES
+from agent_runtime.certainty import Certainty
 from agent_runtime.errors import BadRequest, Unsupported, find_nearest
 from agent_runtime.session.files import MAX_SESSION_FILES
 from agent_runtime.types import (
     DECIDE,
     SENT_OPTIONS,
     WRITE_SECONDS,
-    Certainty,
     Decide,
     Draft,
     Mode,
+    OnConflict,
     ReuseName,
     ScopeName,
     encode_edit,
@@ -139,6 +140,8 @@ class FileBody(BaseModel):
     )
     prediction: Prediction | None = None
     expected_sha256: Sha256 | None = None
+    base: Text | None = None
+    base_sha256: Sha256 | None = None
 
 
 class ApplyBody(BaseModel):
@@ -173,6 +176,16 @@ class ApplyBody(BaseModel):
     draft: Draft = "copy"
     expected_sha256: Sha256 | None = Field(
         None, description="The expected hash of the file; if it differs, the request is refused."
+    )
+    base: Text | None = Field(
+        None,
+        description="The text that the edit was made for. The file may have changed since: both changes are merged.",
+    )
+    base_sha256: Sha256 | None = Field(
+        None, description="As `base`, by the hash of a version that the service has shown, written or kept."
+    )
+    on_conflict: OnConflict = Field(
+        "refuse", description="Where the edit and the file's changes since the base touch the same lines."
     )
     scope: ScopeName = "auto"
     decide: Decide = DECIDE

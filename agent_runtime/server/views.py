@@ -86,7 +86,7 @@ class FileContent:
 
 def read_file_content(workspace: Workspace, path: str) -> FileContent:
     """Read a file, whether ignored or not; raises as `Workspace.read`, and BadFile if it is not text."""
-    data = workspace.read(path)
+    data = workspace.read_and_keep(path)
     encoding = decode(data, path).encoding
     return FileContent(path, data.decode(encoding), encoding, sha256(data).hexdigest(), len(data))
 

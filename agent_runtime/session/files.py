@@ -181,7 +181,7 @@ class SessionFiles:
                 f"{path} cannot be read: the session has no workspace; give the file's text, or begin one with a "
                 "workspace"
             )
-        return self._workspace.read(path)
+        return self._workspace.read_and_keep(path)
 
 
 def _check_size(files: Mapping[str, _Version]) -> None:

@@ -19,8 +19,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from agent_runtime.certainty import Certainty
 from agent_runtime.errors import HunkError
-from agent_runtime.types import ApplyResult, Certainty, Method, Usage, sum_usage
+from agent_runtime.types import ApplyResult, Method, Usage, sum_usage
 from agent_runtime.version import __version__
 
 if TYPE_CHECKING:

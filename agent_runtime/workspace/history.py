@@ -1,5 +1,7 @@
 """Keeps the old bytes of every file that Hunk writes, so that a write can be undone: `hunk log`, `hunk undo`.
 
+`FileVersions` finds earlier versions of a workspace's files by their hashes: the base of an edit that comes late.
+
 <folder>/<id>.json          what a write changed: time, root, and of each file its path and both hashes
 <folder>/bytes/<sha256>     the bytes of a file before a write
 <folder>/pruned             its time is that of the last look for what is too old or too much
@@ -15,12 +17,15 @@ import logging
 import os
 import re
 import secrets
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
+
+from cachetools import LRUCache
 
 from agent_runtime.errors import BadRequest, HunkError, NoSuchWrite
 from agent_runtime.files import lock_folder, read_descriptor, replace_file
@@ -82,6 +87,11 @@ class History:
         self._folder = folder
         self._bytes = folder / "bytes"
         self._max_bytes = max_bytes
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is kept."""
+        return self._max_bytes > 0
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str], cache_dir: Path) -> History:
@@ -161,6 +171,14 @@ class History:
         if sha256(data).hexdigest() != digest:
             raise NoSuchWrite("the old bytes of this write are not kept any more")
         return data
+
+    def find_version(self, root: Path, path: str, digest: str) -> bytes | None:
+        """Return the bytes with this hash that a write has replaced at `root`/`path`, None if they are not kept."""
+        for write in self.list_writes(root):
+            if any(file.before == digest and Path(write.root, file.path) == root / path for file in write.files):
+                with suppress(NoSuchWrite):
+                    return self.read_bytes(digest)
+        return None
 
     def _list_entries(self) -> Iterator[Path]:
         return (path for path in self._folder.glob("*.json") if ID.fullmatch(path.stem))
@@ -252,3 +270,45 @@ def _read_old(root: ConfinedFolder, real: str) -> tuple[bytes | None, int | None
         return None, None
     mode = os.fstat(descriptor).st_mode & 0o777
     return read_descriptor(descriptor, real), mode
+
+
+MAX_VERSION_BYTES = 32 << 20
+"""Limit of the versions that are kept in memory; the least recently used ones go first."""
+
+VersionSource = Callable[[str, str], bytes | None]
+"""Returns the bytes of a file (real path below the root) with this SHA-256 in hex, None if they are not known."""
+
+
+class FileVersions:
+    """The versions that were shown to a client or written, and those that other sources have. Thread-safe.
+
+    A version is found only by the path that it was of: a hash alone gives nobody the text of another file.
+    """
+
+    def __init__(self, resolve: Callable[[str], str]) -> None:
+        """`resolve` returns the real path of a path below the root; it may raise OutsideRoot, as then all methods."""
+        self._resolve = resolve
+        self._sources: list[VersionSource] = []
+        self._lock = threading.Lock()
+        self._kept: LRUCache[tuple[str, str], bytes] = LRUCache(MAX_VERSION_BYTES, getsizeof=len)
+
+    def add_source(self, source: VersionSource) -> None:
+        """Ask this source, too, for what is not in memory."""
+        self._sources.append(source)
+
+    def keep(self, path: str, data: bytes) -> None:
+        """Keep a version of the file at `path`."""
+        if len(data) <= MAX_VERSION_BYTES:
+            key = self._resolve(path), sha256(data).hexdigest()
+            with self._lock:
+                self._kept[key] = data
+
+    def find(self, path: str, digest: str) -> bytes | None:
+        """Return the version of the file at `path` with this hash, None if it is not known."""
+        path = self._resolve(path)
+        with self._lock:
+            kept = self._kept.get((path, digest))
+        if kept is not None:
+            return kept
+        found = (source(path, digest) for source in self._sources)
+        return next((data for data in found if data is not None and sha256(data).hexdigest() == digest), None)

@@ -41,7 +41,7 @@ class WatchedIndex:
     ) -> None:
         """`store` keeps the tokens on disk for the next start; `report` is called if the folder cannot be watched."""
         self._root = root
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._store = store
         self._report = report
         self._lock = threading.Lock()
@@ -117,7 +117,7 @@ class WatchedIndex:
 
     def _build(self) -> None:
         try:
-            cache = RepoCache.open(self._root, self._tokenizer, store=self._store, progress=self._on_progress)
+            cache = RepoCache.open(self._root, self.tokenizer, store=self._store, progress=self._on_progress)
         except Exception as error:  # noqa: BLE001 -- the outermost loop of this thread; edits work without the index
             self._fault = str(error)
             self._report(f"{self._root} is not watched, its files are encoded anew for each edit: {error}")

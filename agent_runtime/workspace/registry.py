@@ -118,6 +118,13 @@ class SnapshotHistory:
             )
         return found
 
+    def find_tokens(self, path: str, digest: str) -> FileTokens | None:
+        """Return the tokens of a file with this content hash in one of the snapshots, None if it is in none."""
+        with self._lock:
+            snapshots = list(self._by_version.values())
+        found = (snapshot.get(path) for snapshot in reversed(snapshots))
+        return next((tokens for tokens in found if tokens is not None and tokens.content_hash == digest), None)
+
 
 @dataclass(slots=True, eq=False)
 class WorkspaceEntry:
@@ -137,6 +144,14 @@ class WorkspaceEntry:
 
     def __post_init__(self) -> None:
         self.listing = FileListing(self.workspace.root)
+        self.workspace.versions.add_source(self._find_version)
+
+    def _find_version(self, path: str, digest: str) -> bytes | None:
+        """Return the bytes of a file in a snapshot that was sent to a client, None without such a snapshot."""
+        tokens = self.snapshots.find_tokens(path, digest)
+        if tokens is None or self.index is None:
+            return None
+        return self.index.tokenizer.decode(tokens.token_ids.tolist()).encode()
 
     @property
     def root(self) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from agent_runtime.errors import NoSuchWrite, Stale, Unsupported
+from agent_runtime.errors import EditRefused, NoSuchWrite, Stale, Unsupported
 from agent_runtime.workspace.history import History, Write, WrittenFile, keep_old
 from agent_runtime.workspace.journal import Journal
 from agent_runtime.workspace.sandbox import ABSENT, ConfinedFolder
@@ -60,6 +62,31 @@ def undo_write(history: History, write: Write, journals: Path | None = None) -> 
         if file.after is None and file.mode is not None:
             _set_mode(root, file.path, file.mode)
     return replace(write, id=undo_id or "", undoes=write.id, files=tuple(_reverse(file) for file in write.files))
+
+
+def run_or_undo(
+    command: str | Sequence[str], write_id: str, history: History | None, journals: Path, output: int | None = None
+) -> None:
+    """Run a command (of the shell, or a program and its arguments) after a write; undo that if it does not end with 0.
+
+    output: file descriptor for what it prints, None: that of this process. Raises EditRefused if it fails, OSError if
+    it cannot be started, Stale if it has changed a file of the write itself. An interruption undoes the write, too.
+    """
+    shown = command if isinstance(command, str) else " ".join(command)
+    outcome = "was interrupted"
+    try:
+        code = subprocess.run(command, shell=isinstance(command, str), stdout=output, check=False).returncode
+        outcome = "" if code == 0 else f"ended with {code}"
+    except OSError:
+        outcome = "cannot be started"
+        raise
+    finally:
+        if outcome and write_id and history is not None:
+            undo_write(history, history.find(write_id), journals)
+    if outcome and not write_id:
+        raise EditRefused(f"{shown!r} {outcome}, and the write stays: its old bytes could not be kept")
+    if outcome:
+        raise EditRefused(f"the write is undone: {shown!r} {outcome}")
 
 
 def _set_mode(root: ConfinedFolder, path: str, mode: int) -> None:

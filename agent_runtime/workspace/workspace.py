@@ -24,7 +24,7 @@ from agent_runtime.errors import BadFile, FileMissing, HunkError, OutsideRoot, S
 from agent_runtime.files import read_file, write_temporary
 from agent_runtime.request_context import CancelToken
 from agent_runtime.types import ApplyResult, FileResult
-from agent_runtime.workspace.history import History, keep_old
+from agent_runtime.workspace.history import FileVersions, History, keep_old
 from agent_runtime.workspace.journal import (
     LOG,
     Entry,
@@ -66,7 +66,9 @@ class Workspace:
         self._files = ConfinedFolder(root)
         self.root = self._files.root
         self._journal = None if journals is None else Journal(journals, self.root)
-        self.history, self.journals = history, journals
+        self.history, self.journals, self.versions = history, journals, FileVersions(self._files.resolve)
+        if history is not None:
+            self.versions.add_source(partial(history.find_version, self.root))
         if journals is not None:
             self._recover_journals(journals)
         if search:
@@ -75,6 +77,11 @@ class Workspace:
     def read(self, path: str) -> bytes:
         """Read a file; raises OutsideRoot, FileMissing, TooLarge or BadFile."""
         return self._files.read(path)
+
+    def read_and_keep(self, path: str) -> bytes:
+        """Read a file that is shown to a client, who may send an edit of this version later; raises as `read`."""
+        self.versions.keep(path, data := self.read(path))
+        return data
 
     def read_if_there(self, path: str) -> bytes | None:
         """Read a file, None if there is none; raises OutsideRoot, TooLarge or BadFile."""
@@ -105,6 +112,9 @@ class Workspace:
         changes = list(wanted.values())
         with keep_old(self.history, self._files, [(change.path, change.data) for change in changes]) as write_id:
             write_files(self._files, changes, self._journal)
+        for change in changes:
+            if change.data is not None:
+                self.versions.keep(change.path, change.data)
         return write_id or ""
 
     def _recover_journals(self, journals: Path) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from agent_runtime.apply.pipeline import Applier
+from agent_runtime.certainty import CERTAINTIES
 from agent_runtime.errors import EditRefused, HunkError, UnknownModel
-from agent_runtime.types import CERTAINTIES, ApplyRequest, ApplyResult, FileResult, Options, PatchRequest, Usage
+from agent_runtime.types import ApplyRequest, ApplyResult, FileResult, Options, PatchRequest, Usage
 from benchmarks.cases import AnyCase, Case, PatchCase, count_lines
 from benchmarks.scoring import Outcome, judge
 from editor import codec

@@ -30,8 +30,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from agent_runtime.certainty import Certainty
 from agent_runtime.process import set_environment
-from agent_runtime.types import Certainty
 from benchmarks.cases import DEFAULT_CASES, Case
 from benchmarks.harness import One, describe_machine, group_by, make_parser, map_in_processes, say, write_json
 from benchmarks.slow_inputs import make_slow_inputs

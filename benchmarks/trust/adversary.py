@@ -16,8 +16,9 @@ from random import Random
 from typing import Any
 
 from agent_runtime.apply.pipeline import Applier
+from agent_runtime.certainty import Certainty
 from agent_runtime.errors import HunkError
-from agent_runtime.types import ApplyRequest, Certainty
+from agent_runtime.types import ApplyRequest
 from benchmarks.harness import refuse_model
 from benchmarks.slow_inputs import SlowInput
 

@@ -18,24 +18,14 @@ import pytest
 from agent_runtime import AsyncClient, Client, LocalClient, WorkspaceRequest, wiring
 from agent_runtime.apply import pipeline as applier
 from agent_runtime.apply.pipeline import Applier
+from agent_runtime.certainty import CERTAINTIES, Certainty, describe_certainty, find_least_sure, find_surest, is_as_sure
 from agent_runtime.client import local
 from agent_runtime.errors import EditRefused, ModelUnavailable
 from agent_runtime.llm.interface import ModelMerge, ModelOnDemand, ModelTask
 from agent_runtime.mcp.backends import LocalBackend, make_local_applier
 from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.serialization import problem_from_json, problem_to_json
-from agent_runtime.types import (
-    CERTAINTIES,
-    ApplyRequest,
-    Certainty,
-    Options,
-    PatchRequest,
-    Usage,
-    describe_certainty,
-    find_least_sure,
-    find_surest,
-    is_as_sure,
-)
+from agent_runtime.types import ApplyRequest, Options, PatchRequest, Usage
 from editor import patch_set
 from editor.types import AlreadyApplied, Candidate, Merged, MergeOutcome, Unresolved
 from tests.agent_runtime.mcp.agents import called, served, text_of

@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from agent_runtime.certainty import Certainty
 from agent_runtime.errors import BadRequest, Unsupported
 from agent_runtime.llm.interface import ChatMessage
 from agent_runtime.server.schemas import Prediction, Text
-from agent_runtime.types import Certainty, Decide, Mode, ReuseName, ScopeName
+from agent_runtime.types import Decide, Mode, ReuseName, ScopeName
 from editor.grammars import find_language
 from editor.syntax import survey
 from editor.types import FormatName, Policy

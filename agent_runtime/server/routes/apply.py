@@ -81,7 +81,7 @@ def apply_body(
         return _apply_files(applier, workspace, body, body.files, context, progress)
     edit = _check_edit(body.edit, "edit")
     if body.path is None and body.original is None and workspace is not None:
-        for name in ("prediction", "expected_sha256"):
+        for name in ("prediction", "expected_sha256", "base", "base_sha256"):
             if getattr(body, name) is not None:
                 raise BadRequest(f"{name!r} is of one file: name it by 'path', or give 'original'", field=name)
         patch = PatchRequest(edit, **body.options(salt), root=str(workspace.root))
@@ -108,8 +108,9 @@ def _apply_files(
         return applier.apply_each(requests, context, progress)
     if any(file.edit is not None for file in files):
         raise BadRequest("give 'edit' once: for each file, or beside 'files' for all", field="edit")
-    if any(file.prediction is not None for file in files):
-        raise BadRequest("a file has a prediction where it has its own 'edit'", field="prediction")
+    for name in ("prediction", "base", "base_sha256"):
+        if any(getattr(file, name) is not None for file in files):
+            raise BadRequest(f"a file has {name!r} where it has its own 'edit'", field=name)
     root = "" if workspace is None or any(file.original is not None for file in files) else str(workspace.root)
     request = PatchRequest(_check_edit(body.edit, "edit"), **body.options(salt), root=root)
     return applier.apply_patch(request, _make_reader(workspace, files), context, progress)
@@ -125,7 +126,7 @@ def _refuse_texts_to_write(workspace: Workspace | None, body: ApplyBody) -> None
 
 
 def _refuse_single_fields(body: ApplyBody) -> None:
-    for name in ("path", "original", "expected_sha256", "prediction"):
+    for name in ("path", "original", "expected_sha256", "prediction", "base", "base_sha256"):
         if getattr(body, name) is not None:
             raise BadRequest(f"beside 'files' there is no {name!r}; give it for each file", field=name)
 
@@ -137,7 +138,33 @@ def _build_request(workspace: Workspace | None, file: ApplyBody | FileBody, body
         _read_current(workspace, file),
         "" if workspace is None or file.original is not None else workspace.root,
     )
-    return ApplyRequest(original, edit, file.path or "", prediction, **body.options(salt), root=str(root))
+    base = _find_base(workspace, file, original)
+    path, options = file.path or "", body.options(salt)
+    return ApplyRequest(original, edit, path, prediction, base, body.on_conflict, **options, root=str(root))
+
+
+def _find_base(workspace: Workspace | None, file: ApplyBody | FileBody, original: bytes) -> bytes | None:
+    """Return the version that the edit was made for, None if it is the current one or none was named.
+
+    Raises Stale if the service does not know the version.
+    """
+    if file.base is not None and file.base_sha256 is not None:
+        raise BadRequest("give 'base' or 'base_sha256', not both", field="base_sha256")
+    if file.base is not None:
+        return _encode(file.base, file.encoding, "base")
+    current = sha256(original).hexdigest()
+    if file.base_sha256 in (None, current):
+        return None
+    found = None
+    if workspace is not None and file.original is None and file.path is not None:
+        found = workspace.versions.find(file.path, file.base_sha256)
+    if found is None:
+        raise Stale(
+            f"{file.path or 'the file'} has changed since the version of the edit, which is not known here: read it "
+            "again, or send the text of that version as 'base'",
+            current_sha256=current,
+        )
+    return found
 
 
 def _make_reader(workspace: Workspace | None, files: list[FileBody]) -> Reader:
@@ -168,17 +195,21 @@ def _read_current(workspace: Workspace | None, file: ApplyBody | FileBody) -> by
 
 def _read_original(workspace: Workspace | None, file: ApplyBody | FileBody) -> bytes:
     if file.original is not None:
-        try:
-            original = to_bytes(file.original, file.encoding)
-        except CodecError as error:
-            raise BadRequest(f"'original' is not in {file.encoding}: {error}", field="original") from error
-        check_size(len(original), "the file", MAX_FILE_BYTES)
-        return original
+        return _encode(file.original, file.encoding, "original")
     if file.path is None:
         raise BadRequest("give 'original', the file's text, or 'path', a file below the service's root", field="path")
     if workspace is None:
         raise OutsideRoot("this service reads no files: send 'original', or start it with --root DIR")
     return workspace.read(file.path)
+
+
+def _encode(text: str, encoding: str, field: str) -> bytes:
+    try:
+        data = to_bytes(text, encoding)
+    except CodecError as error:
+        raise BadRequest(f"{field!r} is not in {encoding}: {error}", field=field) from error
+    check_size(len(data), "the file" if field == "original" else f"{field!r}", MAX_FILE_BYTES)
+    return data
 
 
 def _check_edit(edit: str | None, field: str) -> str:

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from agent_runtime import wiring
 from agent_runtime.apply.pipeline import Applier
-from agent_runtime.cli import apply
+from agent_runtime.cli import pipeline
 from agent_runtime.cli.hunks import choose_hunks
 from agent_runtime.cli.render import print_refusal, print_remarks
 from agent_runtime.errors import BadFile, BadRequest, EditRefused, ModelUnavailable, Stale
@@ -222,8 +222,8 @@ def test_off_a_terminal_long_work_says_a_line_now_and_then(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(apply.time, "monotonic", lambda: now)
-    counter = apply._TokenCounter()
+    monkeypatch.setattr(pipeline.time, "monotonic", lambda: now)
+    counter = pipeline.TokenCounter()
     for num_tokens in range(1, 6):
         now += LINE_EVERY_SECONDS / 2
         counter.on_tokens(num_tokens)
@@ -602,7 +602,7 @@ def test_the_number_of_tokens_stays_in_one_line_of_a_terminal_and_leaves_nothing
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    counter = apply._TokenCounter()
+    counter = pipeline.TokenCounter()
     counter.clear()
     assert capsys.readouterr().err == ""
     counter.on_tokens(7)
