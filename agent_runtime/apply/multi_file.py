@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from agent_runtime.apply.result import (
-    NO_FILE,
+    NO_VERSION,
     Outcome,
     Version,
     build_file_result,
@@ -134,11 +134,11 @@ class _PatchedFile:
         by_model = next((step.by_model for step in self.steps if step.by_model is not None), None)
         outcome = by_model or _summarize_rules(self.steps)
         if self._is_noop:
-            after = before = make_version(data, source) if self.current_path in originals else NO_FILE
+            after = before = make_version(data, source) if self.current_path in originals else NO_VERSION
             checks = self._build_noop_checks()
             status: Status = "noop"
         else:
-            before = NO_FILE if self.before is None else make_version(data, source)
+            before = NO_VERSION if self.before is None else make_version(data, source)
             after = self._encode_result(source, by_model=by_model is not None and by_model.certainty == "model")
             checks = tuple(self.checks.values())
             status = get_status(checks, policy)
@@ -168,7 +168,7 @@ class _PatchedFile:
 
     def _encode_result(self, source: codec.SourceText, *, by_model: bool) -> Version:
         if self.text is None:
-            return NO_FILE
+            return NO_VERSION
         outcome = self.steps[0].by_rule.outcome
         ops = outcome.ops if len(self.steps) == 1 and not by_model and isinstance(outcome, Merged) else ()
         return encode_merged(self.text, source, by_model=by_model, ops=ops)

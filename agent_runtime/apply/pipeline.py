@@ -9,6 +9,9 @@ from functools import partial
 
 from agent_runtime.apply.multi_file import build_patch_results, merge_patch_by_rule, parse_patch
 from agent_runtime.apply.result import (
+    NO_FILE,
+    ONE_OF_SEVERAL,
+    WHOLE_FILE,
     Outcome,
     build_file_result,
     build_reason,
@@ -327,7 +330,7 @@ def select_edit(path: str, edits: Sequence[ParsedEdit]) -> ParsedEdit:
     raise EditSyntaxError(
         "several_files",
         f"The edit is for {len(edits)} files: {names}{target}.",
-        "Name the one that is meant by its path, or give no file: the edit is then applied to all that it names.",
+        ONE_OF_SEVERAL,
     )
 
 
@@ -336,7 +339,7 @@ def _build_whole_file_reason(edit: ParsedEdit, path: str) -> Reason:
     return Reason(
         "open_intent",
         f"The edit {what}, but here only the text of one file can change.",
-        suggestion="Give no file beside the edit: it is then applied to the files that it names, below the root.",
+        suggestion=NO_FILE,
         path=path,
     )
 
@@ -372,7 +375,7 @@ def _create_or_merge(text: str, edit: ParsedEdit, request: ApplyRequest) -> Merg
     return Unresolved(
         "file_exists",
         f"The edit creates '{edit.path or request.path}', but the file is there already with another text.",
-        suggestion="Send an edit that updates the file, or the whole file with the format 'whole'.",
+        suggestion=WHOLE_FILE,
     )
 
 

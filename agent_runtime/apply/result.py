@@ -89,7 +89,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a file: its bytes, and its whole text with BOM and line endings. `NO_FILE` stands for no file."""
+    """One version of a file: its bytes, and its whole text with BOM and line endings; or `NO_VERSION`."""
 
     data: bytes | None
     text: str | None
@@ -100,7 +100,7 @@ class Version:
         return "" if self.data is None else sha256(self.data).hexdigest()
 
 
-NO_FILE = Version(None, None)
+NO_VERSION = Version(None, None)
 
 
 def decode(data: bytes, path: str) -> codec.SourceText:
@@ -176,6 +176,14 @@ def build_file_result(
         confidence=outcome.confidence,
     )
 
+
+ONE_OF_SEVERAL = (
+    "Name the one that is meant by its path, or give no file: the edit is then applied to all that it names."
+)
+NO_FILE = "Give no file beside the edit: it is then applied to the files that it names, below the root."
+WHOLE_FILE = "Send an edit that updates the file, or the whole file with the format 'whole'."
+IN_CONFLICT = "Read the file again and send an edit of its text now, or have both versions put between markers."
+"""Suggestions that name fields of a request; the MCP tools have their own words for them."""
 
 MAX_READINGS = 3
 MAX_DIFF_LINES = 24

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agent_runtime.apply.result import decode, encode_merged, make_refusal, make_version, render_file_diff
+from agent_runtime.apply.result import IN_CONFLICT, decode, encode_merged, make_refusal, make_version, render_file_diff
 from agent_runtime.types import ApplyRequest, FileResult, Reason
 from editor.grammars import find_language
 from editor.three_way import Conflict, check_three_way, merge_three_way
@@ -65,7 +65,7 @@ def _build_conflict_reason(conflicts: Sequence[Conflict], current: str, path: st
         f"The file has changed since the base of the edit, in the same lines as the edit: {places}.",
         len(conflicts),
         "\n".join(["the file has now:", *(f"  {at}: {line}" for at, line in enumerate(shown, number))]),
-        "Read the file again and send an edit of its text now, or have both versions put between conflict markers.",
+        IN_CONFLICT,
         path=path,
     )
 

@@ -77,7 +77,7 @@ def find_turn_end(text: TokenizerBundle) -> list[int]:
     return [token_id for token_id in ids if token_id in text.stop_ids][:1]
 
 
-NO_FILE = ""
+NO_VERSION = ""
 """Path in the trace of an answer that is about no file."""
 
 
@@ -121,7 +121,7 @@ class LoadedChat:
                 prediction = (request.prediction or "")[: self._max_characters]
                 draft = build_draft(self.text, generation.prompt_ids, prediction, generation.max_new_tokens)
         run, token_bytes = RunResults(next_phase="decode"), self.text.tokenizer.token_bytes()
-        follow = make_follower(progress, token_bytes, NO_FILE)
+        follow = make_follower(progress, token_bytes, NO_VERSION)
         texts = [] if follow is None else [follow(generation, 0)]
         progress.on_phase("prefill")
         started = time.perf_counter()

@@ -18,11 +18,11 @@ from agent_runtime.errors import Cancelled, Stale
 from agent_runtime.files import MAX_EDIT_BYTES, check_size
 from agent_runtime.llm.interface import ModelOnDemand
 from agent_runtime.request_context import ProgressListener, RequestContext
-from agent_runtime.types import ApplyRequest, ApplyResult, Mode, Options
+from agent_runtime.types import ApplyRequest, ApplyResult, Mode, Options, PatchRequest, Reader
 from agent_runtime.workspace.history import History
 from agent_runtime.workspace.registry import DEFAULT
 from agent_runtime.workspace.undo import undo_in_workspace
-from agent_runtime.workspace.workspace import Workspace
+from agent_runtime.workspace.workspace import Workspace, write_if_merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,13 @@ class FileText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """An edit that an agent asks for; without `write` the file stays as it is."""
+    """An edit that an agent asks for; without `write` the file stays as it is, without `path` it names its files."""
 
-    path: str
     edit: str
+    path: str = ""
     instruction: str = ""
     expected_sha256: str | None = None
+    base_sha256: str | None = None
     write: bool = True
     min_certainty: Certainty | None = None
 
@@ -123,6 +124,7 @@ def follow_stream(events: Stream[ApplyResult], context: RequestContext, progress
 
 
 Apply = Callable[[ApplyRequest, RequestContext, ProgressListener], ApplyResult]
+ApplyPatch = Callable[[PatchRequest, Reader, RequestContext, ProgressListener], ApplyResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,7 @@ class EditApplier:
     """Merges edits in this process or through a service; `status` describes it, `close` ends it."""
 
     apply: Apply
+    apply_patch: ApplyPatch
     status: Callable[[], BackendStatus]
     close: Callable[[], None]
 
@@ -155,23 +158,33 @@ class LocalBackend:
     def read(self, path: str) -> FileText:
         """Read one file; raises BadFile."""
         path = self._relative(path)
-        data = self._workspace.read(path)
+        data = self._workspace.read_and_keep(path)
         encoding = decode(data, path).encoding
         return FileText(path, data.decode(encoding), encoding, sha256(data).hexdigest())
 
     def edit(self, edit: Edit, context: RequestContext, progress: ProgressListener) -> ApplyResult:
         """Merge an edit and write it, unless the file is not the expected one or has changed meanwhile."""
-        path = self._relative(edit.path)
         check_size(len(edit.edit), "the edit", MAX_EDIT_BYTES)
-        data = self._workspace.read(path)
+        options = build_options(edit, self._options)
+        if edit.path:
+            result = self._applier.apply(self._build_request(edit, options), context, progress)
+        else:
+            patch = PatchRequest(edit.edit, **options)
+            result = self._applier.apply_patch(patch, self._workspace.read_if_there, context, progress)
+        return write_if_merged(self._workspace, result, context.cancel) if edit.write else result
+
+    def _build_request(self, edit: Edit, options: Mapping[str, Any]) -> ApplyRequest:
+        """Read the file, and the base of the edit if it is another one; raises Stale."""
+        path = self._relative(edit.path)
+        data, base = self._workspace.read(path), None
         current = sha256(data).hexdigest()
         if edit.expected_sha256 not in (None, current):
             raise Stale(f"{path} is not what the edit was made for; read it again", current_sha256=current)
-        request = ApplyRequest(data, edit.edit, path, **build_options(edit, self._options))
-        result = self._applier.apply(request, context, progress)
-        if edit.write and result.status == "merged":
-            return replace(result, write_id=self._workspace.write(result.files), written=True)
-        return result
+        if edit.base_sha256 is not None and edit.base_sha256 != current:
+            base = self._workspace.versions.find(path, edit.base_sha256)
+            if base is None:
+                raise Stale(f"{path} has changed, and the version of the edit is not known", current_sha256=current)
+        return ApplyRequest(data, edit.edit, path, base=base, **options)
 
     def undo(self, write_id: str | None) -> Undo:
         """Put the files of a write in this folder back."""
@@ -207,7 +220,8 @@ def make_local_applier(model: ModelOnDemand, aside: RuleProcesses | None = None)
         if aside is not None:
             aside.close()
 
-    return EditApplier(Applier(model.get, aside).apply, status, close)
+    applier = Applier(model.get, aside)
+    return EditApplier(applier.apply, applier.apply_patch, status, close)
 
 
 def make_remote_applier(client: Client, url: str) -> EditApplier:
@@ -219,7 +233,12 @@ def make_remote_applier(client: Client, url: str) -> EditApplier:
     def apply(request: ApplyRequest, context: RequestContext, progress: ProgressListener) -> ApplyResult:
         return follow_stream(client.stream(request), context, progress)
 
-    return EditApplier(apply, status, client.close)
+    def apply_patch(
+        request: PatchRequest, read: Reader, context: RequestContext, progress: ProgressListener
+    ) -> ApplyResult:
+        return client.apply_patch(request, read)
+
+    return EditApplier(apply, apply_patch, status, client.close)
 
 
 class RemoteBackend:
@@ -245,6 +264,7 @@ class RemoteBackend:
             path=edit.path,
             workspace=self._workspace,
             expected_sha256=edit.expected_sha256,
+            base_sha256=edit.base_sha256,
             **build_options(edit, self._options),
         )
         return follow_stream(self._client.stream(request, write=edit.write), context, progress)

@@ -45,6 +45,7 @@ def test_an_agent_edits_over_stdio(tmp_path: Path) -> None:
         async with over_stdio("--root", tmp_path) as session:
             assert {tool.name for tool in (await session.list_tools()).tools} == {
                 "edit_file",
+                "edit_files",
                 "read_file",
                 "undo_edit",
                 "workspace_status",

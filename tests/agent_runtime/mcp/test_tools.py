@@ -21,6 +21,7 @@ from agent_runtime.client import Client
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.llm.interface import ModelOnDemand
 from agent_runtime.mcp import tools
+from agent_runtime.mcp.answers import MAX_READ_CHARACTERS, read_response
 from agent_runtime.mcp.backends import (
     Backend,
     BackendStatus,
@@ -30,7 +31,6 @@ from agent_runtime.mcp.backends import (
     make_local_applier,
     make_remote_applier,
 )
-from agent_runtime.mcp.tools import MAX_READ_CHARACTERS, read_response
 from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest, ApplyResult, Mode, Options
 from agent_runtime.workspace.history import History
@@ -258,13 +258,14 @@ def test_what_the_tools_may_do_is_told_to_the_client(here: str) -> None:
 
     listed, begun = asking(here, ask)
     hints = {tool.name: tool.annotations for tool in listed}  # type: ignore[attr-defined]
-    assert set(hints) == {"edit_file", "read_file", "undo_edit", "workspace_status"}
+    assert set(hints) == {"edit_file", "edit_files", "read_file", "undo_edit", "workspace_status"}
     assert {name for name, hint in hints.items() if hint.read_only_hint} == {"read_file", "workspace_status"}
     assert hints["edit_file"].destructive_hint
     assert all(tool.description for tool in listed)  # type: ignore[attr-defined]
     outputs = {tool.name: tool.output_schema for tool in listed}  # type: ignore[attr-defined]
     assert {name: output["title"] for name, output in outputs.items()} == {
         "edit_file": "EditAnswer",
+        "edit_files": "FilesAnswer",
         "read_file": "ReadAnswer",
         "undo_edit": "UndoAnswer",
         "workspace_status": "StatusAnswer",
@@ -272,6 +273,7 @@ def test_what_the_tools_may_do_is_told_to_the_client(here: str) -> None:
     assert set(outputs["edit_file"]["$defs"]) == {"CheckAnswer", "LineAnswer"}
     required = {tool.name: tool.input_schema.get("required", []) for tool in listed}  # type: ignore[attr-defined]
     assert required["edit_file"] == ["path", "instruction", "edit"]
+    assert required["edit_files"] == ["instruction", "edit"]
     assert required["read_file"] == ["path"]
     assert required["undo_edit"] == required["workspace_status"] == []
     assert "expected_sha256" in begun.instructions  # type: ignore[attr-defined]
@@ -398,9 +400,8 @@ def test_edits_by_rule_take_turns(root: Path) -> None:
         at_once.pop()
         return applier.apply(request, context, progress)
 
-    backend = LocalBackend(
-        root, EditApplier(apply, lambda: BackendStatus(model_state=""), lambda: None), options=BY_MODEL
-    )
+    one = EditApplier(apply, applier.apply_patch, lambda: BackendStatus(model_state=""), lambda: None)
+    backend = LocalBackend(root, one, options=BY_MODEL)
 
     async def three(session: ClientSession) -> int:
         async with anyio.create_task_group() as group:
@@ -506,3 +507,114 @@ def test_an_edit_is_undone_and_a_changed_file_is_left(root: Path, tmp_path: Path
         (root / "src" / "limits.py").write_text("mine\n")
         assert called(url, "undo_edit").is_error
     assert (root / "src" / "limits.py").read_text() == "mine\n"
+
+
+PATCH = """*** Begin Patch
+*** Update File: src/limits.py
+-timeout_seconds = 10
++timeout_seconds = 20
+*** Add File: src/new/one.py
++x = 1
+*** Delete File: gone.py
+*** Update File: old.py
+*** Move to: moved.py
+-c = 1
++c = 2
+*** End Patch
+"""
+
+
+def put_more_files(root: Path) -> dict[str, str]:
+    for name, text in {"gone.py": "g = 1\n", "old.py": "c = 1\n"}.items():
+        (root / name).write_text(text)
+    return texts_below(root)
+
+
+def texts_below(root: Path) -> dict[str, str]:
+    return {file.relative_to(root).as_posix(): file.read_text() for file in sorted(root.rglob("*")) if file.is_file()}
+
+
+def test_several_files_are_edited_created_deleted_and_moved_or_none_is(url: str, root: Path) -> None:
+    before = put_more_files(root)
+    dry = called(url, "edit_files", instruction="", edit=PATCH, dry_run=True)
+    assert not dry.is_error
+    assert not dry.structured_content["written"]
+    assert texts_below(root) == before
+    done = called(url, "edit_files", instruction="", edit=PATCH)
+    assert [file["action"] for file in done.structured_content["files"]] == ["update", "create", "delete", "move"]
+    assert (done.structured_content["status"], done.structured_content["written"]) == ("merged", True)
+    after = {"src/limits.py": TEXT.replace("10", "20"), "src/new/one.py": "x = 1\n", "moved.py": "c = 2\n"}
+    assert texts_below(root) == after
+    for told in ("src/new/one.py: created; written", "gone.py: deleted; written", "old.py -> moved.py: merged by rule"):
+        assert told in text_of(done)
+    refused = called(url, "edit_files", instruction="", edit=PATCH.replace("x = 1", "x = 2"))
+    assert refused.is_error
+    assert {reason["path"] for reason in refused.structured_content["reasons"]} >= {"gone.py", "src/new/one.py"}
+    assert texts_below(root) == after
+
+
+def test_hashes_in_the_answer_are_those_on_the_disk(url: str, root: Path) -> None:
+    put_more_files(root)
+    done = called(url, "edit_files", instruction="", edit=PATCH)
+    for file in done.structured_content["files"]:
+        path = root / (file["move_to"] or file["path"])
+        assert file["sha256"] == (sha256(path.read_bytes()).hexdigest() if path.exists() else "")
+
+
+def test_all_files_of_an_edit_are_undone_together(root: Path, tmp_path: Path) -> None:
+    before = put_more_files(root)
+    applier = make_local_applier(ModelOnDemand("none", lambda: ScriptedMerger()))
+    with served(LocalBackend(root, applier, history=History(tmp_path / "history"))) as url:
+        done = called(url, "edit_files", instruction="", edit=PATCH)
+        undone = called(url, "undo_edit", id=done.structured_content["write_id"])
+    assert not undone.is_error
+    assert texts_below(root) == before
+
+
+def test_what_an_answer_says_to_call_instead_can_be_called(url: str, root: Path) -> None:
+    put_more_files(root)
+    missing = called(url, "edit_file", path="src/new/one.py", instruction="", edit="x = 1\n")
+    assert "edit_files creates a file: a V4A patch with '*** Add File: PATH'" in text_of(missing)
+    created = called(url, "edit_files", instruction="", edit="--- /dev/null\n+++ b/two.py\n@@ -0,0 +1 @@\n+y = 1\n")
+    assert (created.is_error, (root / "two.py").read_text()) == (False, "y = 1\n")
+    several = called(url, "edit_file", path="old.py", instruction="", edit=PATCH.replace("old.py", "moved.py"))
+    assert text_of(several).endswith(
+        "Call edit_files with this edit, which is then applied to all files that it names."
+    )
+    deletes = "*** Begin Patch\n*** Delete File: gone.py\n*** End Patch\n"
+    alone = called(url, "edit_file", path="gone.py", instruction="", edit=deletes)
+    assert text_of(alone).endswith("Call edit_files with this edit.")
+    assert not called(url, "edit_files", instruction="", edit=deletes).is_error
+    assert not (root / "gone.py").exists()
+    create = "*** Begin Patch\n*** Add File: old.py\n+d = 1\n*** End Patch\n"
+    there = called(url, "edit_file", path="old.py", instruction="", edit=create)
+    assert text_of(there).endswith("Send an edit that updates the file: SEARCH/REPLACE blocks, or a diff.")
+    update = "<<<<<<< SEARCH\nc = 1\n=======\nd = 1\n>>>>>>> REPLACE\n"
+    assert not called(url, "edit_file", path="old.py", instruction="", edit=update).is_error
+
+
+def test_no_suggestion_names_what_an_agent_cannot_send(url: str, root: Path) -> None:
+    put_more_files(root)
+    edits = [PATCH, PATCH.replace("old.py", "other.py"), "*** Begin Patch\n*** Delete File: old.py\n*** End Patch\n"]
+    answers = [called(url, "edit_file", path="old.py", instruction="", edit=edit) for edit in edits]
+    for answer in answers:
+        assert answer.is_error
+        for word in ("give no file", "beside the edit", "format '", "markers", "mode '"):
+            assert word not in text_of(answer).lower()
+
+
+def test_an_edit_of_a_file_that_has_changed_since_is_merged_where_its_base_is_named(url: str, root: Path) -> None:
+    file, text = root / "src" / "limits.py", TEXT + "\n\ndef load():\n    return 1\n"
+    file.write_text(text)
+    base = called(url, "read_file", path="src/limits.py").structured_content["sha256"]
+    file.write_text(text.replace("return 1", "return 2"))
+    done = called(url, "edit_file", path="src/limits.py", base_sha256=base, **EDIT)
+    assert file.read_text() == text.replace("return 1", "return 2").replace("seconds = 10", "seconds = 20")
+    assert (done.is_error, done.structured_content["base_sha256"]) == (False, base)
+    assert "the file has changed since: merged three-way; written" in text_of(done)
+    file.write_text(text.replace("seconds = 10", "seconds = 11"))
+    refused = called(url, "edit_file", path="src/limits.py", base_sha256=base, **EDIT)
+    assert refused.structured_content["reasons"][0]["code"] == "conflict"
+    assert text_of(refused).endswith("Call read_file again, and send an edit of the text that it returns.")
+    unknown = called(url, "edit_file", path="src/limits.py", base_sha256="0" * 64, **EDIT)
+    assert unknown.structured_content["type"] == "urn:hunk:problem:stale"

@@ -356,3 +356,17 @@ def test_the_model_is_told_which_workspace_a_file_is_of(root: Path, tmp_path: Pa
         edit = {"path": "a.py", "edit": OTHER, "mode": "model"}
         assert httpx.post(f"{url}{session}/apply", json=edit, timeout=30).status_code == 200
     assert [request.root for request in merger.seen] == [*(folder for _, folder in asked), str(shop)]
+
+
+def test_a_version_of_a_snapshot_is_the_base_of_an_edit_that_names_its_hash(root: Path, smollm2: RealModel) -> None:
+    with service(root, smollm2) as client:
+        first = snapshot(client)
+        (base,) = [file["sha256"] for file in first["files"] if file["path"] == "src/a.py"]
+        line, rest = TEXT.split("\n", 1)
+        (root / "src" / "a.py").write_text(TEXT + "\n\nLAST = 1\n")
+        wait_for_change(client, first["version"])
+        edit = {"old_string": line, "new_string": f"{line}  # edited"}
+        body = {"path": "src/a.py", "edit": edit, "base_sha256": base}
+        answer = client.post("/apply", json=body).json()
+        assert answer["merged"] == f"{line}  # edited\n{rest}\n\nLAST = 1\n"
+        assert kind(client.post("/apply", json=body | {"path": "src/b.py"})) == (409, "stale")
