@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+from agent_runtime.apply.cells import NotebookRequest, name_notebooks, read_notebook
 from agent_runtime.apply.multi_file import build_patch_results, merge_patch_by_rule, parse_patch
 from agent_runtime.apply.result import (
     NO_FILE,
@@ -77,15 +78,12 @@ class Applier:
             result = self._apply_in_process("apply", request, [request], context, progress)
             if result is None:
                 timings = Timings(progress.on_phase)
-                with timings.phase("parse"):
-                    file = _parse(request)
-                with timings.phase("merge"):
-                    outcome = _merge_by_rule(file)
+                file, outcome = _merge_file(request, timings)
                 if isinstance(outcome, ModelTask):
                     (outcome,) = self._ask_model([outcome], context, progress)
                     timings.add(outcome.timings)
                 with timings.phase("verify"):
-                    merged = merge_into_current(_build_result(file, outcome), request)
+                    merged = _build_result(file, outcome)
                 result = ApplyResult((merged,), outcome.usage, timings.total())
         return answers.add_to(result) if request.trace else result
 
@@ -115,10 +113,7 @@ class Applier:
         reasons: list[Reason] = []
         for request in requests:
             try:
-                with timings.phase("parse"):
-                    file = _parse(request)
-                with timings.phase("merge"):
-                    merges.append((file, _merge_by_rule(file)))
+                merges.append(_merge_file(request, timings))
             except EditRefused as fault:
                 reasons += set_path(fault.reasons, request.path)
         if reasons:
@@ -131,7 +126,7 @@ class Applier:
             timings.add(outcome.timings)
             with timings.phase("verify"):
                 try:
-                    files.append(merge_into_current(_build_result(file, outcome), file.request))
+                    files.append(_build_result(file, outcome))
                 except EditRefused as fault:
                     reasons += fault.reasons
         if reasons:
@@ -204,7 +199,7 @@ class Applier:
 
     def _ask_model_exactly(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> Outcome:
         """Have the model decide; if a check rejects an answer from approximate KV, ask again with exact KV."""
-        with use_cache_of(task.request.salt):  # a thread of its own has no owner yet
+        with use_cache_of(task.request.salt), name_notebooks():  # a thread of its own has no owner yet
             outcome = self._ask_model_once(task, context, progress)
             if not outcome.usage.reused_approximate:
                 return outcome
@@ -282,11 +277,40 @@ class Applier:
 
 @dataclass(frozen=True, slots=True)
 class _ParsedFile:
-    """A request whose edit and file are parsed."""
+    """A request whose edit and file are parsed; of a notebook the file is the text of its cells."""
 
     request: ApplyRequest
     source: codec.SourceText
     edit: ParsedEdit
+    notebook: NotebookRequest | None = None
+
+
+def _merge_file(request: ApplyRequest, timings: Timings) -> tuple[_ParsedFile, Outcome | ModelTask]:
+    """Parse and merge by rules, a notebook by the text of its cells or, if that is refused, as JSON.
+
+    Raises as `_parse` and `_merge_by_rule` do.
+    """
+    notebook = read_notebook(request)
+    if notebook is not None:
+        try:
+            with name_notebooks():
+                file, outcome = _merge_text(notebook.cells, timings)
+            return replace(file, notebook=notebook), outcome
+        except EditRefused as fault:
+            refused = fault
+    try:
+        return _merge_text(request, timings)
+    except EditRefused:
+        if notebook is None:
+            raise
+    raise refused
+
+
+def _merge_text(request: ApplyRequest, timings: Timings) -> tuple[_ParsedFile, Outcome | ModelTask]:
+    with timings.phase("parse"):
+        file = _parse(request)
+    with timings.phase("merge"):
+        return file, _merge_by_rule(file)
 
 
 def _parse(request: ApplyRequest) -> _ParsedFile:
@@ -380,7 +404,14 @@ def _create_or_merge(text: str, edit: ParsedEdit, request: ApplyRequest) -> Merg
 
 
 def _build_result(file: _ParsedFile, outcome: Outcome) -> FileResult:
-    """Verify a merge, and return the result of its file."""
+    """Verify a merge, and return the result of its file as it is now; raises EditRefused for a conflict."""
+    with name_notebooks():
+        made = merge_into_current(_verify_merge(file, outcome), file.request)
+    return made if file.notebook is None else file.notebook.build_result(made)
+
+
+def _verify_merge(file: _ParsedFile, outcome: Outcome) -> FileResult:
+    """Verify a merge, and return the result for the file that the edit was made for."""
     request, source, edit = file.request, file.source, file.edit
     left_out = format_list("left out what the edit has for", edit.left_out)
     remarks = (Check("other_files", True, left_out),) if left_out else ()
