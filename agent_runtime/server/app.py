@@ -54,7 +54,7 @@ def build_app(
         summary="Applies code edits with a language model at the price of what changed.",
         version=__version__,
         lifespan=lifespan,
-        docs_url=None,  # FastAPI's pages load scripts from elsewhere
+        docs_url=None,  # FastAPI's pages load scripts from elsewhere; `docs_page` makes ours
         redoc_url=None,
         redirect_slashes=False,
         responses=ANY_PROBLEM,

@@ -180,7 +180,7 @@ class Throttle:
         return len(self._free_at)
 
 
-OPEN_PATHS = frozenset({"/", "/healthz", "/readyz"})
+OPEN_PATHS = frozenset({"/", "/docs", "/healthz", "/readyz"})
 OPEN_FOLDER = "/static/"
 """The page's own files are public; the page fetches its data with a token."""
 

@@ -262,7 +262,7 @@ class Drain:
         return True
 
 
-UNLIMITED_PATHS = frozenset({"/", "/healthz", "/readyz", "/metrics", "/stats", "/openapi.json"})
+UNLIMITED_PATHS = frozenset({"/", "/healthz", "/readyz", "/metrics", "/stats", "/openapi.json", "/docs"})
 """Routes without limits: monitoring must work while the service is full or shutting down."""
 
 UNLIMITED_FOLDER = "/static/"

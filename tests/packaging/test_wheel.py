@@ -150,6 +150,7 @@ def service(python: Path, installed: dict[str, str], tmp_path: Path) -> Iterator
 
 def test_a_service_merges_by_rules_and_is_ready(service: str, file: Path) -> None:
     assert httpx.get(f"{service}/readyz").json() == {"status": "ready", "model": "none"}
+    assert "<code>/apply</code>" in httpx.get(f"{service}/docs").text
     body = {"path": file.name, "edit": {"old_string": "LIMIT = 10", "new_string": "LIMIT = 20"}, "write": True}
     answer = httpx.post(f"{service}/apply", json=body)
     assert (answer.status_code, answer.json()["certainty"]) == (200, "certain")

@@ -1,7 +1,8 @@
-"""`/healthz`, `/readyz`, `/metrics`, `/stats`, and the web page."""
+"""`/healthz`, `/readyz`, `/metrics`, `/stats`, the web page, and `/docs`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
@@ -13,6 +14,7 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 from agent_runtime import page
 from agent_runtime.errors import NoSuchRoute
 from agent_runtime.server.auth import require
+from agent_runtime.server.docs_page import render_docs
 from agent_runtime.server.service import Service
 
 
@@ -96,12 +98,21 @@ class Asset:
 def build_page_routes(service: Service) -> APIRouter:
     """Build the page's routes. They need no token: the page has no data and fetches it with a token."""
     assets = load_assets()
+    described: list[Asset] = []
     router = APIRouter(include_in_schema=False)
 
     @router.api_route("/", methods=["GET", "HEAD"])
     async def page(request: Request) -> Response:
         """Return the page."""
         return assets[""].to_response(request)
+
+    @router.api_route("/docs", methods=["GET", "HEAD"])
+    async def docs(request: Request) -> Response:
+        """Return the description of the API as a page."""
+        if not described:
+            html = link_assets(render_docs(request.app.openapi()).encode(), assets)
+            described.append(Asset(html, MEDIA_TYPES[".html"], "no-cache"))
+        return described[0].to_response(request)
 
     @router.api_route("/static/{place:path}", methods=["GET", "HEAD"])
     async def static(place: str, request: Request) -> Response:
@@ -117,12 +128,18 @@ def load_assets() -> dict[str, Asset]:
     """Load the page's files by their path below `/static/`, which has a hash of all; the page itself is at ''."""
     found = {each.name: each.read_bytes() for each in files(page).iterdir() if _find_suffix(each.name)}
     version = sha256(b"".join(found[name] for name in sorted(found))).hexdigest()[:16]
-    html = found.pop("index.html").replace(b'"static/', f'"static/{version}/'.encode())
+    html = found.pop("index.html")
     assets = {
         f"{version}/{name}": Asset(content, MEDIA_TYPES[_find_suffix(name)], "public, max-age=31536000, immutable")
         for name, content in found.items()
     }
-    return assets | {"": Asset(html, MEDIA_TYPES[".html"], "no-cache")}
+    return assets | {"": Asset(link_assets(html, assets), MEDIA_TYPES[".html"], "no-cache")}
+
+
+def link_assets(html: bytes, assets: Mapping[str, Asset]) -> bytes:
+    """Return a page whose links to `static/` have the hash of the files."""
+    version = next(place for place in assets if place).partition("/")[0]
+    return html.replace(b'"static/', f'"static/{version}/'.encode())
 
 
 def _find_suffix(name: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from agent_runtime.server.docs_page import render_docs
 from agent_runtime.server.routes.system import load_assets
 from tests.agent_runtime.serving import serving
 
@@ -47,8 +48,9 @@ def test_nothing_is_inline_and_nothing_comes_from_elsewhere() -> None:
 
 
 def test_all_that_the_page_loads_is_there_and_may_be_kept_for_good(client: httpx.Client) -> None:
-    places = re.findall(r'(?:src|href)="(static/[^"]+)"', client.get("/").text)
-    assert len(places) == 3
+    pages = client.get("/").text + client.get("/docs").text
+    places = re.findall(r'(?:src|href)="(static/[^"]+)"', pages)
+    assert len(places) >= 4
     seen = set[str]()
     while places:
         place = places.pop()
@@ -80,3 +82,34 @@ def test_other_places_are_problems(client: httpx.Client, place: str) -> None:
         answer = client.get(path)
         assert answer.status_code == 404
         assert answer.json()["type"] == "urn:hunk:problem:no-such-route"
+
+
+def test_every_route_and_schema_of_the_description_is_on_the_page_of_the_api(client: httpx.Client) -> None:
+    page, described = client.get("/docs"), client.get("/openapi.json").json()
+    assert page.headers["content-security-policy"] == client.get("/").headers["content-security-policy"]
+    found = re.findall(r'<h2><span class="[A-Z]+">([A-Z]+)</span> <code>([^<]+)</code></h2>', page.text)
+    routes = [(method.upper(), path) for path, methods in described["paths"].items() for method in methods]
+    assert sorted(found) == sorted(routes)
+    names = set(re.findall(r'<h3 id="schema-([^"]+)">', page.text))
+    assert names == described["components"]["schemas"].keys()
+    assert set(re.findall(r'href="#schema-([^"]+)"', page.text)) <= names
+    assert "<code>base_sha256</code>" in page.text
+    assert client.get("/docs", headers={"If-None-Match": page.headers["etag"]}).status_code == 304
+
+
+def test_what_a_description_says_is_never_markup() -> None:
+    text = "<script>x</script> `<b>`"
+    field = {"type": "string", "description": text, "default": "</pre><i>"}
+    schema = {"properties": {"<u>": field}, "description": text, "examples": ["</pre><i>"], "type": "object"}
+    body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/A"}}}}
+    route = {"tags": ["<em>"], "operationId": "a", "description": text, "requestBody": body, "responses": {}}
+    html = render_docs(
+        {
+            "info": {"version": "1", "summary": text},
+            "paths": {"/<p>": {"post": route}},
+            "components": {"schemas": {"A": schema}},
+        }
+    )
+    for markup in ("<script", "<b>`", "<u>", "<i>", "<em>", "/<p>"):
+        assert markup not in html
+    assert "<code>&lt;b&gt;</code>" in html
