@@ -22,6 +22,7 @@ from agent_runtime.types import (
     Draft,
     EditInput,
     Mode,
+    OnConflict,
     ReuseName,
     ScopeName,
     Usage,
@@ -81,13 +82,16 @@ class EditOptions(TypedDict, total=False):
     """Options of an edit in a session: those of `agent_runtime.types.Options`, and these.
 
     path: the file; without it, those that the edit names. write: the merged files are written, and the next question
-    shows them. expected_sha256: the hash that the sender expects of the file. prediction: the expected text of the
+    shows them. expected_sha256: the hash that the sender expects of the file. base_sha256: the hash of the version that
+    the edit was made for; if the file has changed since, both changes are merged. prediction: the expected text of the
     whole file. idempotency_key: to repeat a call from another process; by default each call has its own.
     """
 
     path: str | None
     write: bool
     expected_sha256: str | None
+    base_sha256: str | None
+    on_conflict: OnConflict
     prediction: str | None
     idempotency_key: str
     format: FormatName | Literal["auto"]

@@ -176,14 +176,11 @@ class LocalBackend:
     def _build_request(self, edit: Edit, options: Mapping[str, Any]) -> ApplyRequest:
         """Read the file, and the base of the edit if it is another one; raises Stale."""
         path = self._relative(edit.path)
-        data, base = self._workspace.read(path), None
+        data = self._workspace.read(path)
         current = sha256(data).hexdigest()
         if edit.expected_sha256 not in (None, current):
             raise Stale(f"{path} is not what the edit was made for; read it again", current_sha256=current)
-        if edit.base_sha256 is not None and edit.base_sha256 != current:
-            base = self._workspace.versions.find(path, edit.base_sha256)
-            if base is None:
-                raise Stale(f"{path} has changed, and the version of the edit is not known", current_sha256=current)
+        base = self._workspace.versions.find_base(path, edit.base_sha256, data)
         return ApplyRequest(data, edit.edit, path, base=base, **options)
 
     def undo(self, write_id: str | None) -> Undo:

@@ -320,6 +320,12 @@ class SessionApplyBody(BaseModel):
     expected_sha256: Sha256 | None = Field(
         None, description="The expected hash of the file; if it differs, the request is refused."
     )
+    base_sha256: Sha256 | None = Field(
+        None,
+        description="The hash of the version that the edit was made for. The file may have changed since: both changes "
+        "are merged.",
+    )
+    on_conflict: OnConflict = "refuse"
     prediction: Prediction | None = Field(None, description="The expected text of the whole file after the edit.")
     format: FormatName | Literal["auto"] = "auto"
     instruction: Text = ""

@@ -110,6 +110,12 @@ class SessionFiles:
             return own
         return self._workspace.read_if_there(path)
 
+    def find_base(self, path: str, digest: str | None, current: bytes) -> bytes | None:
+        """Return the version of a workspace file that an edit was made for, as `FileVersions.find_base`."""
+        if digest is None or self._workspace is None or self.is_own(path):
+            return None
+        return self._workspace.versions.find_base(_normalize_path(path), digest, current)
+
     def is_own(self, path: str) -> bool:
         """Whether the path is that of a text that a client put in, or would be."""
         return self._workspace is None or _normalize_path(path) in self._own

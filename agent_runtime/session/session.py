@@ -19,7 +19,7 @@ from agent_runtime.llm.interface import ChatModel, ChatRequest, EncodedPrompt
 from agent_runtime.request_context import NO_PROGRESS, Principal, ProgressListener, RequestContext, Timings
 from agent_runtime.session.files import ReadFile, SeenFile, SessionFiles
 from agent_runtime.session.prompt import HistoryMessage, PromptLayout, SessionPrompt
-from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, ReuseName, Usage, sum_usage
+from agent_runtime.types import ApplyRequest, ApplyResult, OnConflict, PatchRequest, ReuseName, Usage, sum_usage
 from agent_runtime.workspace.index import TokenIndex
 from agent_runtime.workspace.workspace import Workspace, write_if_merged
 from repo_cache.errors import TokenizerError
@@ -186,6 +186,8 @@ class ServerSession:
         path: str | None = None,
         write: bool = False,
         expected_sha256: str | None = None,
+        base_sha256: str | None = None,
+        on_conflict: OnConflict = "refuse",
         prediction: str | None = None,
         context: RequestContext | None = None,
         progress: ProgressListener = NO_PROGRESS,
@@ -199,17 +201,18 @@ class ServerSession:
         context, options = context or RequestContext(), self._merge_options(options)
         with self._lock_call():
             if path is None:
-                if expected_sha256 is not None or prediction is not None:
-                    raise BadRequest("expected_sha256 and prediction are of one file: name it by 'path'", field="path")
+                if (expected_sha256, base_sha256, prediction) != (None, None, None):
+                    of_one = "expected_sha256, base_sha256 and prediction are of one file: name it by 'path'"
+                    raise BadRequest(of_one, field="path")
                 result = self._applier.apply_patch(
                     PatchRequest(edit, **options), self._files.read_data_if_there, context, progress
                 )
             else:
                 original = self._files.read_data(path)
                 _check_hash(original, path, expected_sha256)
-                result = self._applier.apply(
-                    ApplyRequest(original, edit, path, prediction, **options), context, progress
-                )
+                base = self._files.find_base(path, base_sha256, original)
+                request = ApplyRequest(original, edit, path, prediction, base, on_conflict, **options)
+                result = self._applier.apply(request, context, progress)
             self._usage = sum_usage([self._usage, result.usage])
             return self._write_result(result, context) if write else result
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from cachetools import LRUCache
 
-from agent_runtime.errors import BadRequest, HunkError, NoSuchWrite
+from agent_runtime.errors import BadRequest, HunkError, NoSuchWrite, Stale
 from agent_runtime.files import lock_folder, read_descriptor, replace_file
 from agent_runtime.workspace.sandbox import ConfinedFolder
 from repo_cache.files import READ_FLAGS, make_private
@@ -312,3 +312,20 @@ class FileVersions:
             return kept
         found = (source(path, digest) for source in self._sources)
         return next((data for data in found if data is not None and sha256(data).hexdigest() == digest), None)
+
+    def find_base(self, path: str, digest: str | None, current: bytes) -> bytes | None:
+        """Return the version with this hash that an edit was made for, None if it is the current one or none is named.
+
+        Raises Stale if the version is not known.
+        """
+        now = sha256(current).hexdigest()
+        if digest in (None, now):
+            return None
+        assert digest is not None
+        found = self.find(path, digest)
+        if found is None:
+            raise Stale(
+                f"{path} has changed since the version of the edit, which is not known here; read it again",
+                current_sha256=now,
+            )
+        return found

@@ -152,19 +152,12 @@ def _find_base(workspace: Workspace | None, file: ApplyBody | FileBody, original
         raise BadRequest("give 'base' or 'base_sha256', not both", field="base_sha256")
     if file.base is not None:
         return _encode(file.base, file.encoding, "base")
-    current = sha256(original).hexdigest()
-    if file.base_sha256 in (None, current):
-        return None
-    found = None
     if workspace is not None and file.original is None and file.path is not None:
-        found = workspace.versions.find(file.path, file.base_sha256)
-    if found is None:
-        raise Stale(
-            f"{file.path or 'the file'} has changed since the version of the edit, which is not known here: read it "
-            "again, or send the text of that version as 'base'",
-            current_sha256=current,
-        )
-    return found
+        return workspace.versions.find_base(file.path, file.base_sha256, original)
+    current = sha256(original).hexdigest()
+    if file.base_sha256 not in (None, current):
+        raise Stale("'original' is not the version of the edit; send that as 'base'", current_sha256=current)
+    return None
 
 
 def _make_reader(workspace: Workspace | None, files: list[FileBody]) -> Reader:

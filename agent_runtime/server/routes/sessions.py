@@ -103,6 +103,8 @@ def apply(
             path=body.path,
             write=body.write,
             expected_sha256=body.expected_sha256,
+            base_sha256=body.base_sha256,
+            on_conflict=body.on_conflict,
             prediction=get_prediction_text(body.prediction),
             context=context,
             progress=ProgressFanOut(timer, progress),

@@ -520,3 +520,16 @@ def _talk(files: str, said: list[tuple[str, str]], question: str) -> str:
         talk += f"<|im_start|>user\n{opening}{asked}<|im_end|>\n<|im_start|>assistant\n{answered}<|im_end|>\n"
         opening = ""
     return f"{talk}<|im_start|>user\n{opening}{question}<|im_end|>\n"
+
+
+def test_an_edit_of_what_the_session_has_shown_is_merged_with_what_has_changed_since(begin: Begin, root: Path) -> None:
+    session = begin()
+    (root / "b.py").write_text(B + "\n\ndef late():\n    return 1\n")
+    (shown,) = session.read(["b.py"])
+    now = B + "\n\ndef late():\n    return 2\n"
+    (root / "b.py").write_text(now)
+    result = session.apply(EDIT, path="b.py", write=True, base_sha256=shown.sha256)
+    assert (root / "b.py").read_text() == result.merged != now
+    assert result.merged.endswith("    return 2\n")
+    with pytest.raises(Stale):
+        session.apply(EDIT, path="b.py", base_sha256="0" * 64)
