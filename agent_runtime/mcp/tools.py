@@ -21,7 +21,6 @@ from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavai
 from agent_runtime.mcp.backends import Backend, BackendStatus, Edit, FileText
 from agent_runtime.quotas import CpuSlots
 from agent_runtime.request_context import ProgressListener, RequestContext
-from agent_runtime.serialization import problem_to_json
 from agent_runtime.server.auth import get_flow
 from agent_runtime.server.schemas import encode_objects
 from agent_runtime.types import ApplyResult, Certainty, FileResult, Method, Reason, Status, format_percent
@@ -143,7 +142,11 @@ def edit_response(result: ApplyResult, *, written: bool) -> CallToolResult:
 
 
 def fault_response(fault: HunkError) -> CallToolResult:
-    """Return an error: what is wrong, the nearest miss, what to send instead; its data is the problem of HTTP."""
+    """Return an error as text: what is wrong, the nearest miss, what to send instead.
+
+    It has no structured content: MCP's TypeScript SDK checks that against the tool's output schema, in errors too, and
+    its clients would show the schema's complaint and not this text.
+    """
     texts = [str(fault)]
     if isinstance(fault, Stale):
         texts.append(f"its sha256 is now {fault.current_sha256}")
@@ -152,9 +155,7 @@ def fault_response(fault: HunkError) -> CallToolResult:
             texts.append("A model is needed because no rule decides this edit; one that matches exactly needs none.")
         for reason in fault.reasons[:MAX_REASONS]:
             texts += _format_reason(reason, message=str(fault))
-    return CallToolResult(
-        content=[_make_text("\n".join(texts))], structured_content=problem_to_json(fault), is_error=True
-    )
+    return CallToolResult(content=[_make_text("\n".join(texts))], is_error=True)
 
 
 def read_response(file: FileText, start_line: int | None, end_line: int | None) -> CallToolResult:
