@@ -261,8 +261,8 @@ def test_continue(make_desk: Callable[..., Desk]) -> None:
 
 APPLY = """\
 import { constructLlmApi } from "@continuedev/openai-adapters";
-const { url, content, file } = JSON.parse(process.env.SENT);
-const api = constructLlmApi({ provider: "openai", apiBase: `${url}/v1`, apiKey: "any" });
+const { provider, url, content, file } = JSON.parse(process.env.SENT);
+const api = constructLlmApi({ provider, apiBase: `${url}/v1`, apiKey: "any" });
 const prediction = { type: "content", content: file };
 const body = { model: "hunk", stream: true, messages: [{ role: "user", content }], prediction };
 let text = "";
@@ -274,18 +274,22 @@ process.exit(0);
 """What Continue's editor does with the template of the role `apply`; it takes the text that comes for the file."""
 
 
-def test_continues_role_apply(make_desk: Callable[..., Desk]) -> None:
+@pytest.mark.parametrize("provider", ["openai", "relace"])
+def test_continues_role_apply(make_desk: Callable[..., Desk], provider: str) -> None:
     modules = install("continue")
     desk = make_desk("")
-    (template,) = re.findall(r'^      apply: "(.*)"$', read_block("continue", "yaml", 1), re.MULTILINE)
     snippet = "# ... existing code ...\n\nTAX = 0.2\n\n# ... existing code ...\n"
+    (template,) = re.findall(r'^      apply: "(.*)"$', read_block("continue", "yaml", 1), re.MULTILINE)
+    if provider == "relace":
+        template = "{{{ new_code }}}"
     content = (
         template.replace("\\n", "\n").replace("{{{ original_code }}}", PRICES).replace("{{{ new_code }}}", snippet)
     )
     (desk.home / "node_modules").symlink_to(modules)
     desk.write("~/apply.mjs", APPLY)
     with running(desk.shop, "--model", "none") as service:
-        desk.environ["SENT"] = json.dumps({"url": service.url, "content": content, "file": PRICES})
+        sent = {"provider": provider, "url": service.url, "content": content, "file": PRICES}
+        desk.environ["SENT"] = json.dumps(sent)
         assert desk.run("node ~/apply.mjs") == PRICES.replace("0.19", "0.2")
 
 
