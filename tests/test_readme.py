@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -64,7 +65,7 @@ def test_its_python_example_runs(tmp_path: Path) -> None:
 
 
 def test_the_links_of_the_documents_lead_somewhere() -> None:
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
     for page in pages:
         text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
         for link in re.findall(r"\]\(([^)#\s]+)", text):
@@ -76,6 +77,25 @@ def test_the_index_names_every_document() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     for page in (ROOT / "docs").glob("*.md"):
         assert page.name == "index.md" or f"({page.name})" in index, page.name
+    assert "(clients/index.md)" in index
+
+
+def test_the_pages_of_clients_name_the_versions_that_were_tried() -> None:
+    folder = ROOT / "docs" / "clients"
+    index = (folder / "index.md").read_text(encoding="utf-8")
+    for page in folder.glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        tried = (
+            ROOT / "tests" / "e2e" / "clients" / page.stem / "package.json",
+            folder / "transcripts" / f"{page.stem}.txt",
+        )
+        if page.name == "index.md":
+            continue
+        assert f"({page.name})" in index
+        assert tried[1].exists() != ("(untried)" in text.splitlines()[0]), page.name
+        if tried[0].exists():
+            for version in json.loads(tried[0].read_text())["dependencies"].values():
+                assert version in text, page.name
 
 
 def test_every_option_that_is_shown_is_there() -> None:
@@ -106,7 +126,7 @@ def test_every_model_of_the_catalogue_has_its_measured_figures() -> None:
 
 def test_the_documents_name_files_and_modules_that_exist() -> None:
     packages = "agent_runtime|editor|engine|kernels|repo_cache|benchmarks|tests|examples|deploy|docs"
-    for document in (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for document in (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))):
         text = document.read_text(encoding="utf-8")
         for name in re.findall(rf"`((?:{packages})/[\w./-]*)`", text):
             assert (ROOT / name).exists(), f"{document.name} names {name}"

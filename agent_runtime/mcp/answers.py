@@ -13,7 +13,6 @@ from agent_runtime.certainty import Certainty, format_percent
 from agent_runtime.client.calls import Undo
 from agent_runtime.errors import EditRefused, FileMissing, HunkError, ModelUnavailable, Stale
 from agent_runtime.mcp.backends import BackendStatus, FileText
-from agent_runtime.serialization import problem_to_json
 from agent_runtime.types import Action, ApplyResult, FileResult, Method, Reason, Status
 from agent_runtime.version import __version__
 from editor.types import LineKind
@@ -183,7 +182,11 @@ def _respond_with(answer: BaseModel, texts: list[str], result: ApplyResult) -> C
 
 
 def fault_response(fault: HunkError) -> CallToolResult:
-    """Return an error: what is wrong, the nearest miss, what to send instead; its data is the problem of HTTP."""
+    """Return an error as text: what is wrong, the nearest miss, what to send instead.
+
+    It has no structured content: MCP's TypeScript SDK checks that against the tool's output schema, in errors too, and
+    its clients would show the schema's complaint and not this text.
+    """
     if isinstance(fault, EditRefused | ModelUnavailable):
         fault.reasons = tuple(replace(reason, suggestion=_translate(reason.suggestion)) for reason in fault.reasons)
     texts = [str(fault)]
@@ -196,9 +199,7 @@ def fault_response(fault: HunkError) -> CallToolResult:
             texts.append("A model is needed because no rule decides this edit; one that matches exactly needs none.")
         for reason in fault.reasons[:MAX_REASONS]:
             texts += _format_reason(reason, message=str(fault))
-    return CallToolResult(
-        content=[_make_text("\n".join(texts))], structured_content=problem_to_json(fault), is_error=True
-    )
+    return CallToolResult(content=[_make_text("\n".join(texts))], is_error=True)
 
 
 def read_response(file: FileText, start_line: int | None, end_line: int | None) -> CallToolResult:

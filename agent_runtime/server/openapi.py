@@ -297,6 +297,7 @@ class CodeApplyAnswer(BaseModel):
     """A merged file."""
 
     mergedCode: str = Field(description="The whole merged file.")  # noqa: N815 -- the name that hosted services gave it
+    usage: TokenUsage
     hunk: dict[str, Any] = Field(description="As in a chat completion that merges an edit.")
 
 

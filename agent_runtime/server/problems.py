@@ -47,6 +47,14 @@ OPENAI_STATUSES = {TooLarge.kind: 400, Unsupported.kind: 400, UnknownModel.kind:
 OPENAI_PARAMS = {UnknownModel.kind: "model"}
 """OpenAI's `param` by kind, of problems without a field."""
 
+UNSERVED = {
+    "/v1/completions": "OpenAI's completions of a prompt are not served; send a chat",
+    "/v1/embeddings": "embeddings are not served; what is served are chats",
+    "/v1/messages": "Anthropic's messages are not served; send a chat in OpenAI's format",
+    "/v1/responses": "OpenAI's responses are not served; send a chat",
+}
+"""Routes that clients of OpenAI's or Anthropic's format may ask for, and what to do instead."""
+
 MAX_REASONS = 5
 """Maximum reasons in the message; `hunk` has all."""
 
@@ -211,6 +219,9 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     path = request.url.path
     match error.status_code:
         case 404:
+            instead = [text for served, text in UNSERVED.items() if path == served or path.startswith(f"{served}/")]
+            if instead:
+                return make_problem_response(NoSuchRoute(f"there is no {path}: {instead[0]} (/v1/chat/completions)"))
             return make_problem_response(NoSuchRoute(f"there is no {path}; /openapi.json lists what there is"))
         case 405:
             allowed = (error.headers or {}).get("Allow", "")

@@ -355,14 +355,6 @@ def on_the_command_line(url: str, root: Path, least: str) -> dict[str, Any]:
     return dict(json.loads(hunk_here(*arguments, stdin=SNIPPET).stdout))
 
 
-def by_an_agent(url: str, root: Path, least: str) -> dict[str, Any]:
-    with served(LocalBackend(root, make_local_applier(ModelOnDemand("none", Asked().get)))) as mcp:
-        answer = called(
-            mcp, "edit_file", path="a.py", instruction="", edit=SNIPPET, dry_run=True, min_certainty=least
-        ).structured_content
-    return dict(answer)
-
-
 DOORS = [
     over_http,
     over_a_stream,
@@ -374,7 +366,6 @@ DOORS = [
     in_a_session,
     in_this_process,
     on_the_command_line,
-    by_an_agent,
 ]
 
 
@@ -500,6 +491,10 @@ def test_an_agent_gets_no_models_merge_unless_the_server_is_started_so(root: Pat
 
 
 def test_an_agent_is_told_that_a_merge_is_likely(root: Path, file: Path, likely: None) -> None:
+    refused = _agent(root, None, ScriptedMerger(), min_certainty="certain")
+    assert refused.is_error
+    assert "reading 1: new lines last (97 % sure)" in text_of(refused)
+    assert file.read_text() == FILE
     made = _agent(root, None, ScriptedMerger())
     assert "merged as its likeliest reading (anchored), likely right (97 %); written" in text_of(made)
     assert file.read_text() == LAST

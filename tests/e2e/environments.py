@@ -23,6 +23,7 @@ from filelock import FileLock
 from agent_runtime.models.config import ModelSettings
 
 REQUIREMENTS = Path(__file__).parent / "requirements"
+CLIENTS = Path(__file__).parent / "clients"
 
 TOOLS = {
     "chromium": "apt-get install chromium",
@@ -126,6 +127,11 @@ def main() -> None:
     for pins in sorted(REQUIREMENTS.glob("*.txt")):
         try:
             environment(pins.stem)
+        except NotMade as error:
+            faults.append(str(error))
+    for client in sorted(CLIENTS.iterdir()):
+        try:
+            npm_folder(client)
         except NotMade as error:
             faults.append(str(error))
     for fault in faults:

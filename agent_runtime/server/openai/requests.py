@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from agent_runtime.certainty import Certainty
 from agent_runtime.errors import BadRequest, Unsupported
@@ -209,8 +209,8 @@ class CodeApplyBody(BaseModel):
         },
     )
 
-    initial_code: Text
-    edit_snippet: Text
+    initial_code: Text = Field(validation_alias=AliasChoices("initial_code", "initialCode"))
+    edit_snippet: Text = Field(validation_alias=AliasChoices("edit_snippet", "editSnippet"))
     instructions: Text = ""
     model: Text = OWN_MODEL
     stream: Annotated[Literal[False], BeforeValidator(_is_bool)] = False

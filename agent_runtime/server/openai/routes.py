@@ -35,6 +35,7 @@ from agent_runtime.server.openai.responses import (
     make_apply_extension,
     make_apply_reply,
     make_chat_reply,
+    usage_to_json,
 )
 from agent_runtime.server.openapi import COMPLETION, FAULTS, CodeApplyAnswer, ModelList, ModelObject
 from agent_runtime.server.problems import make_bug_fault, to_openai_error
@@ -314,7 +315,11 @@ def build_openai_routes(service: Service) -> APIRouter:
             result = await run_in_thread(
                 service, context, lambda context: _merge(service, CODE_ROUTE, edit, context, NO_PROGRESS)
             )
-        return {"mergedCode": result.file.merged, "hunk": make_apply_extension(result)}
+        return {
+            "mergedCode": result.file.merged,
+            "usage": usage_to_json(result.usage),
+            "hunk": make_apply_extension(result),
+        }
 
     @router.get("/models", responses={200: {"model": ModelList}})
     async def models() -> dict[str, Any]:

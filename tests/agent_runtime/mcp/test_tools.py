@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -149,7 +150,6 @@ def test_the_hash_of_what_was_read_guards_the_edit(url: str, root: Path) -> None
     stale = called(url, "edit_file", path="src/limits.py", expected_sha256=read["sha256"], **EDIT)
     assert stale.is_error
     now = sha256(b"timeout_seconds = 10\nretries = 3\n").hexdigest()
-    assert stale.structured_content["current_sha256"] == now
     assert now in text_of(stale)
     assert "read it again" in text_of(stale)
     assert (root / "src" / "limits.py").read_text() == "timeout_seconds = 10\nretries = 3\n"
@@ -160,11 +160,9 @@ def test_a_refused_edit_tells_why_and_what_to_send(url: str, root: Path) -> None
     patch = "*** Begin Patch\n*** Update File: a.py\n@@\n-a\n+b\n*** Update File: b.py\n@@\n-a\n+b\n*** End Patch\n"
     refused = called(url, "edit_file", path="src/limits.py", instruction="", edit=patch)
     assert refused.is_error
-    assert refused.structured_content["type"] == "urn:hunk:problem:edit-refused"
-    (reason,) = refused.structured_content["reasons"]
-    assert reason["code"] == "several_files"
-    assert reason["reason"] in text_of(refused)
-    assert reason["suggestion"] in text_of(refused)
+    assert refused.structured_content is None, "clients check it against the schema of a merged edit"
+    assert "The edit is for 2 files: a.py, b.py" in text_of(refused)
+    assert "Call edit_files with this edit" in text_of(refused)
     assert (root / "src" / "limits.py").read_text() == TEXT
 
 
@@ -175,17 +173,21 @@ def test_without_a_model_it_tells_what_is_nearest(root: Path) -> None:
     with served(LocalBackend(root, make_local_applier(ModelOnDemand("smollm2", load)), options=BY_MODEL)) as url:
         refused = called(url, "edit_file", path="src/limits.py", instruction="", edit=SNIPPET)
     assert refused.is_error
-    (reason,) = refused.structured_content["reasons"]
-    for told in ("hunk models pull smollm2", reason["reason"], reason["suggestion"]):
+    for told in ("hunk models pull smollm2", "no rule decides", "+timeout = 11", "Send SEARCH/REPLACE blocks"):
         assert told in text_of(refused)
 
 
 @pytest.mark.parametrize("mode", ["auto", "deterministic", "model"])
 @pytest.mark.parametrize(
-    ("old", "code"), [("timeout = 10", "ambiguous"), ("timeout = 11", "not_found")], ids=["ambiguous", "missing"]
+    ("old", "told"),
+    [
+        ("timeout = 10", ("in 3 places: lines 2", "reading 3: ", "until only one")),
+        ("timeout = 11", ("not", "is nearest (", "from the file as it is now")),
+    ],
+    ids=["ambiguous", "missing"],
 )
 def test_no_model_is_asked_where_an_edit_quotes_what_has_no_place_or_several(
-    root: Path, mode: Mode, old: str, code: str
+    root: Path, mode: Mode, old: str, told: tuple[str, ...]
 ) -> None:
     text = "".join(f"def {name}():\n    timeout = 10\n    return timeout\n\n\n" for name in "abc")
     (root / "three.py").write_text(text)
@@ -206,11 +208,7 @@ def test_no_model_is_asked_where_an_edit_quotes_what_has_no_place_or_several(
         answers = [called(url, "edit_file", path="three.py", instruction="Wait longer.", edit=edit) for edit in edits]
     for answer in answers:
         assert answer.is_error
-        (reason,) = answer.structured_content["reasons"]
-        assert reason["code"] == code
-        for told in (reason["reason"], reason["nearest"], reason["suggestion"]):
-            assert told in text_of(answer)
-        assert reason["suggestion"]
+        assert all(part in text_of(answer) for part in told), text_of(answer)
     assert not asked
     assert (root / "three.py").read_text() == text
 
@@ -227,23 +225,22 @@ def test_what_leads_out_of_the_root_is_refused(url: str, root: Path) -> None:
 
     for result in asking(url, work):
         assert result.is_error
-        assert result.structured_content["type"] == "urn:hunk:problem:outside-root"
-        assert "root" in text_of(result)
+        assert re.search("leads out of the root|is absolute; give it relative to the root", text_of(result))
     assert (root.parent / "secret.py").read_text() == SECRET
 
 
 def test_a_file_that_is_not_there_or_is_no_text(url: str, root: Path) -> None:
     (root / "image").write_bytes(b"\x89PNG\0\0")
-    kinds = {"none.py": "not-found", "src": "bad-file", "image": "bad-file"}
+    faults = {"none.py": "there is no file", "src": "src is a directory", "image": "image"}
 
     async def work(session: ClientSession) -> list[tuple[str, CallToolResult]]:
-        read = [(kind, await session.call_tool("read_file", {"path": path})) for path, kind in kinds.items()]
-        edits = [(kind, {"path": path, **EDIT}) for path, kind in kinds.items()]
-        return read + [(kind, await session.call_tool("edit_file", edit)) for kind, edit in edits]
+        read = [(says, await session.call_tool("read_file", {"path": path})) for path, says in faults.items()]
+        edits = [(says, {"path": path, **EDIT}) for path, says in faults.items()]
+        return read + [(says, await session.call_tool("edit_file", edit)) for says, edit in edits]
 
-    for kind, result in asking(url, work):
+    for says, result in asking(url, work):
         assert result.is_error
-        assert result.structured_content["type"] == f"urn:hunk:problem:{kind}"
+        assert says in text_of(result)
 
 
 def test_the_status_tells_where_the_files_are_and_who_merges(url: str, root: Path) -> None:
@@ -319,10 +316,9 @@ def test_wrong_arguments_are_named_with_what_to_send(
     answer = called(here, tool, **arguments)
     assert answer.is_error
     assert says in text_of(answer)
+    assert f"'{name}'" in text_of(answer)
     assert "pydantic" not in text_of(answer)
     assert "\n" not in text_of(answer)
-    assert answer.structured_content is not None
-    assert (answer.structured_content["field"], answer.structured_content["status"]) == (name, 400)
 
 
 def test_a_merge_that_a_check_rejects_is_an_error_and_not_written(
@@ -383,7 +379,7 @@ def test_edits_of_one_file_at_once_lose_nothing(here: str, root: Path) -> None:
 
     results = asking(here, work)
     written = [result for result in results if not result.is_error]
-    assert all(result.structured_content["type"].endswith("stale") for result in results if result.is_error)
+    assert all("its sha256 is now" in text_of(result) for result in results if result.is_error)
     assert (root / "many.py").read_text().count(" = 1\n") == len(written) >= 1
 
 
@@ -549,7 +545,7 @@ def test_several_files_are_edited_created_deleted_and_moved_or_none_is(url: str,
         assert told in text_of(done)
     refused = called(url, "edit_files", instruction="", edit=PATCH.replace("x = 1", "x = 2"))
     assert refused.is_error
-    assert {reason["path"] for reason in refused.structured_content["reasons"]} >= {"gone.py", "src/new/one.py"}
+    assert all(f"\n{name}: " in text_of(refused) for name in ("gone.py", "src/new/one.py"))
     assert texts_below(root) == after
 
 
@@ -614,7 +610,7 @@ def test_an_edit_of_a_file_that_has_changed_since_is_merged_where_its_base_is_na
     assert "the file has changed since: merged three-way; written" in text_of(done)
     file.write_text(text.replace("seconds = 10", "seconds = 11"))
     refused = called(url, "edit_file", path="src/limits.py", base_sha256=base, **EDIT)
-    assert refused.structured_content["reasons"][0]["code"] == "conflict"
+    assert "in the same lines as the edit: line 1" in text_of(refused)
     assert text_of(refused).endswith("Call read_file again, and send an edit of the text that it returns.")
     unknown = called(url, "edit_file", path="src/limits.py", base_sha256="0" * 64, **EDIT)
-    assert unknown.structured_content["type"] == "urn:hunk:problem:stale"
+    assert (unknown.is_error, "which is not known here; read it again" in text_of(unknown)) == (True, True)

@@ -270,6 +270,9 @@ def test_code_apply(url: str) -> None:
     answer = httpx.post(f"{url}/v1/code/apply", json=sent)
     assert answer.json()["mergedCode"] == MERGED
     assert answer.json()["hunk"]["certainty"] == "certain"
+    assert answer.json()["usage"]["total_tokens"] == 0, "a rule merged it"
+    camel = {"initialCode": FILE, "editSnippet": SNIPPET}
+    assert httpx.post(f"{url}/v1/code/apply", json=camel).json()["mergedCode"] == MERGED
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -394,6 +394,25 @@ def test_an_unknown_model_is_not_found(scripted: str) -> None:
         client.chat.completions.create(**ASK | {"model": "gpt-9"})
     assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
     assert "'scripted'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ask", "what"),
+    [
+        (lambda client: client.responses.create(model="hunk", input="Say hello."), "OpenAI's responses"),
+        (lambda client: client.responses.retrieve("resp_1"), "OpenAI's responses"),
+        (lambda client: client.completions.create(model="hunk", prompt="def"), "OpenAI's completions of a prompt"),
+        (lambda client: client.embeddings.create(model="hunk", input="def"), "embeddings"),
+        (lambda client: client.post("/messages", body=ASK, cast_to=object), "Anthropic's messages"),
+    ],
+    ids=["responses", "one response", "completions", "embeddings", "messages"],
+)
+def test_what_is_not_served_is_refused_by_name(scripted: str, ask: Callable[[OpenAI], Any], what: str) -> None:
+    with client_of(scripted) as client, pytest.raises(openai.NotFoundError) as caught:
+        ask(client)
+    assert caught.value.code == "unknown_url"
+    assert what in caught.value.message
+    assert "/v1/chat/completions" in caught.value.message
 
 
 @pytest.mark.parametrize(
