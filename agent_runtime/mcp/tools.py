@@ -18,11 +18,6 @@ from agent_runtime.apply.rule_process import limit_rule_time
 from agent_runtime.certainty import Certainty
 from agent_runtime.errors import BadRequest, HunkError
 from agent_runtime.mcp.answers import (
-    EditAnswer,
-    FileAnswer,
-    FilesAnswer,
-    StatusAnswer,
-    UndoAnswer,
     edit_response,
     fault_response,
     files_response,
@@ -116,7 +111,7 @@ def build_server(backend: Backend) -> MCPServer:
         ] = None,
         dry_run: Annotated[bool, Field(description=DRY_RUN)] = False,
         min_certainty: Annotated[Certainty | None, Field(description=MIN_CERTAINTY)] = None,
-    ) -> Annotated[CallToolResult, EditAnswer]:
+    ) -> CallToolResult:
         request = Edit(
             path=path,
             edit=edit,
@@ -144,7 +139,7 @@ def build_server(backend: Backend) -> MCPServer:
         edit: Annotated[str, Field(description=EDIT_OF_FILES)],
         dry_run: Annotated[bool, Field(description=DRY_RUN)] = False,
         min_certainty: Annotated[Certainty | None, Field(description=MIN_CERTAINTY)] = None,
-    ) -> Annotated[CallToolResult, FilesAnswer]:
+    ) -> CallToolResult:
         request = Edit(edit=edit, instruction=instruction, write=not dry_run, min_certainty=min_certainty)
         return await _run_edit(context, request, files_response)
 
@@ -163,7 +158,7 @@ def build_server(backend: Backend) -> MCPServer:
         path: Path,
         start_line: Annotated[Line | None, Field(description="The first line, from 1.")] = None,
         end_line: Annotated[Line | None, Field(description="The last line.")] = None,
-    ) -> Annotated[CallToolResult, FileAnswer]:
+    ) -> CallToolResult:
         render = partial(read_response, start_line=start_line, end_line=end_line)
         return await run_sync(_respond, partial(backend.read, path), render)
 
@@ -182,14 +177,14 @@ def build_server(backend: Backend) -> MCPServer:
             str | None,
             Field(description="The `write_id` of the edit, or the `id` of an undo. Without it: the last edit."),
         ] = None,
-    ) -> Annotated[CallToolResult, UndoAnswer]:
+    ) -> CallToolResult:
         return await run_sync(_respond, partial(backend.undo, id), undo_response)
 
     @server.tool(
         description="Return the folder of the files, the model that merges where no rule decides, and its state.",
         annotations=ToolAnnotations(title="Describe the workspace", read_only_hint=True, open_world_hint=False),
     )
-    async def workspace_status() -> Annotated[CallToolResult, StatusAnswer]:
+    async def workspace_status() -> CallToolResult:
         return await run_sync(_respond, backend.status, status_response)
 
     return server

@@ -28,7 +28,7 @@ from agent_runtime.serialization import problem_from_json, problem_to_json
 from agent_runtime.types import ApplyRequest, Options, PatchRequest, Usage
 from editor import patch_set
 from editor.types import AlreadyApplied, Candidate, Merged, MergeOutcome, Unresolved
-from tests.agent_runtime.mcp.agents import called, served, text_of
+from tests.agent_runtime.mcp.agents import called, served, text_of, values_of
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import hunk_here, serving
 
@@ -355,6 +355,14 @@ def on_the_command_line(url: str, root: Path, least: str) -> dict[str, Any]:
     return dict(json.loads(hunk_here(*arguments, stdin=SNIPPET).stdout))
 
 
+def by_an_agent(url: str, root: Path, least: str) -> dict[str, Any]:
+    with served(LocalBackend(root, make_local_applier(ModelOnDemand("none", Asked().get)))) as mcp:
+        answer = values_of(
+            called(mcp, "edit_file", path="a.py", instruction="", edit=SNIPPET, dry_run=True, min_certainty=least)
+        )
+    return dict(answer)
+
+
 DOORS = [
     over_http,
     over_a_stream,
@@ -366,6 +374,7 @@ DOORS = [
     in_a_session,
     in_this_process,
     on_the_command_line,
+    by_an_agent,
 ]
 
 
@@ -486,7 +495,7 @@ def test_an_agent_gets_no_models_merge_unless_the_server_is_started_so(root: Pat
     assert not merger.seen
     assert file.read_text() == FILE
     made = _agent(root, allowed, merger)
-    assert (made.structured_content["certainty"], made.structured_content["confidence"]) == ("model", None)
+    assert (values_of(made)["certainty"], values_of(made)["confidence"]) == ("model", None)
     assert file.read_text() == LAST
 
 

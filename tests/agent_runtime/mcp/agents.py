@@ -10,7 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import uvicorn
@@ -18,6 +18,7 @@ from mcp import ClientSession, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult
 
+from agent_runtime.mcp.answers import VALUES
 from agent_runtime.mcp.backends import Backend
 from agent_runtime.mcp.server import build_http_app
 from agent_runtime.mcp.tools import build_server
@@ -80,6 +81,13 @@ def called(url: str, tool: str, **arguments: object) -> CallToolResult:
         return await session.call_tool(tool, arguments)
 
     return asking(url, call)
+
+
+def values_of(result: CallToolResult) -> Any:
+    """The values of an answer, for programs; a model gets its text alone."""
+    assert result.structured_content is None
+    assert result.meta is not None
+    return result.meta[VALUES]
 
 
 def text_of(result: CallToolResult) -> str:

@@ -35,7 +35,7 @@ from agent_runtime.mcp.backends import (
 from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest, ApplyResult, Mode, Options
 from agent_runtime.workspace.history import History
-from tests.agent_runtime.mcp.agents import asking, called, over_http, served, text_of
+from tests.agent_runtime.mcp.agents import asking, called, over_http, served, text_of, values_of
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import serving
 
@@ -114,7 +114,7 @@ def test_an_edit_is_merged_checked_and_written(url: str, root: Path) -> None:
     assert not result.is_error
     after = TEXT.replace("10", "20")
     assert (root / "src" / "limits.py").read_text() == after
-    answer = result.structured_content
+    answer = values_of(result)
     assert (answer["status"], answer["written"], answer["method"], answer["certainty"]) == (
         "merged",
         True,
@@ -130,13 +130,13 @@ def test_an_edit_is_merged_checked_and_written(url: str, root: Path) -> None:
 
     again = called(url, "edit_file", path="src/limits.py", **EDIT)
     assert not again.is_error
-    assert (again.structured_content["status"], again.structured_content["written"]) == ("noop", False)
-    assert again.structured_content["sha256"] == answer["sha256"]
+    assert (values_of(again)["status"], values_of(again)["written"]) == ("noop", False)
+    assert values_of(again)["sha256"] == answer["sha256"]
 
 
 def test_a_dry_run_writes_nothing(url: str, root: Path) -> None:
     result = called(url, "edit_file", path="src/limits.py", dry_run=True, **EDIT)
-    answer = result.structured_content
+    answer = values_of(result)
     assert (answer["status"], answer["written"]) == ("merged", False)
     assert answer["sha256"] == sha256(TEXT.encode()).hexdigest()
     assert "+timeout_seconds = 20" in text_of(result)
@@ -144,7 +144,7 @@ def test_a_dry_run_writes_nothing(url: str, root: Path) -> None:
 
 
 def test_the_hash_of_what_was_read_guards_the_edit(url: str, root: Path) -> None:
-    read = called(url, "read_file", path="src/limits.py").structured_content
+    read = values_of(called(url, "read_file", path="src/limits.py"))
     assert (read["text"], read["num_lines"], read["truncated"]) == (TEXT, 2, False)
     (root / "src" / "limits.py").write_text("timeout_seconds = 10\nretries = 3\n")
     stale = called(url, "edit_file", path="src/limits.py", expected_sha256=read["sha256"], **EDIT)
@@ -160,7 +160,7 @@ def test_a_refused_edit_tells_why_and_what_to_send(url: str, root: Path) -> None
     patch = "*** Begin Patch\n*** Update File: a.py\n@@\n-a\n+b\n*** Update File: b.py\n@@\n-a\n+b\n*** End Patch\n"
     refused = called(url, "edit_file", path="src/limits.py", instruction="", edit=patch)
     assert refused.is_error
-    assert refused.structured_content is None, "clients check it against the schema of a merged edit"
+    assert values_of(refused)["reasons"][0]["code"] == "several_files"
     assert "The edit is for 2 files: a.py, b.py" in text_of(refused)
     assert "Call edit_files with this edit" in text_of(refused)
     assert (root / "src" / "limits.py").read_text() == TEXT
@@ -244,7 +244,7 @@ def test_a_file_that_is_not_there_or_is_no_text(url: str, root: Path) -> None:
 
 
 def test_the_status_tells_where_the_files_are_and_who_merges(url: str, root: Path) -> None:
-    status = called(url, "workspace_status").structured_content
+    status = values_of(called(url, "workspace_status"))
     assert str(root) in (status["root"], status["details"].get("root"))
     assert status["model_state"] in ("loaded", "loaded when needed")
 
@@ -259,15 +259,8 @@ def test_what_the_tools_may_do_is_told_to_the_client(here: str) -> None:
     assert {name for name, hint in hints.items() if hint.read_only_hint} == {"read_file", "workspace_status"}
     assert hints["edit_file"].destructive_hint
     assert all(tool.description for tool in listed)  # type: ignore[attr-defined]
-    outputs = {tool.name: tool.output_schema for tool in listed}  # type: ignore[attr-defined]
-    assert {name: output["title"] for name, output in outputs.items()} == {
-        "edit_file": "EditAnswer",
-        "edit_files": "FilesAnswer",
-        "read_file": "ReadAnswer",
-        "undo_edit": "UndoAnswer",
-        "workspace_status": "StatusAnswer",
-    }
-    assert set(outputs["edit_file"]["$defs"]) == {"CheckAnswer", "LineAnswer"}
+    schemas = [tool.output_schema for tool in listed]  # type: ignore[attr-defined]
+    assert schemas == [None] * len(listed), "clients give a model the values of a schema instead of the text"  # type: ignore[arg-type]
     required = {tool.name: tool.input_schema.get("required", []) for tool in listed}  # type: ignore[attr-defined]
     assert required["edit_file"] == ["path", "instruction", "edit"]
     assert required["edit_files"] == ["instruction", "edit"]
@@ -278,7 +271,7 @@ def test_what_the_tools_may_do_is_told_to_the_client(here: str) -> None:
 
 def test_an_absolute_path_inside_the_root_is_taken(here: str, root: Path) -> None:
     (root.parent / "other name").symlink_to(root)
-    assert called(here, "read_file", path=str(root / "src" / "limits.py")).structured_content["path"] == "src/limits.py"
+    assert values_of(called(here, "read_file", path=str(root / "src" / "limits.py")))["path"] == "src/limits.py"
     assert not called(here, "edit_file", path=str(root / "src" / "limits.py"), **EDIT).is_error
 
 
@@ -327,7 +320,7 @@ def test_a_merge_that_a_check_rejects_is_an_error_and_not_written(
     merger.text = "# ... existing code ...\n"
     result = called(here, "edit_file", path="src/limits.py", instruction="", edit=SNIPPET)
     assert result.is_error
-    assert result.structured_content["status"] == "rejected"
+    assert values_of(result)["status"] == "rejected"
     assert "marker_leak" in text_of(result)
     assert (root / "src" / "limits.py").read_text() == TEXT
 
@@ -434,7 +427,7 @@ def backend(tmp_path: Path) -> Backend:
 def read(backend: Backend, start_line: int | None = None, end_line: int | None = None) -> dict[str, Any]:
     result = read_response(backend.read("file"), start_line, end_line)
     assert not result.is_error
-    answer: dict[str, Any] = result.structured_content
+    answer: dict[str, Any] = values_of(result)
     shown, about = (content.text for content in result.content if content.type == "text")
     assert shown == answer["text"]
     assert answer["sha256"] in about
@@ -496,10 +489,11 @@ def test_an_edit_is_undone_and_a_changed_file_is_left(root: Path, tmp_path: Path
     with served(backend) as url:
         assert called(url, "undo_edit").is_error
         edited = called(url, "edit_file", path="src/limits.py", **EDIT)
-        done = called(url, "undo_edit", id=edited.structured_content["write_id"])
-        assert text_of(done) == "put back src/limits.py"
+        done = called(url, "undo_edit", id=values_of(edited)["write_id"])
+        assert text_of(done).split("\n")[0] == "put back src/limits.py"
+        assert values_of(done)["id"] in text_of(done)
         assert (root / "src" / "limits.py").read_text() == TEXT
-        assert not called(url, "undo_edit", id=done.structured_content["id"]).is_error
+        assert not called(url, "undo_edit", id=values_of(done)["id"]).is_error
         (root / "src" / "limits.py").write_text("mine\n")
         assert called(url, "undo_edit").is_error
     assert (root / "src" / "limits.py").read_text() == "mine\n"
@@ -534,11 +528,11 @@ def test_several_files_are_edited_created_deleted_and_moved_or_none_is(url: str,
     before = put_more_files(root)
     dry = called(url, "edit_files", instruction="", edit=PATCH, dry_run=True)
     assert not dry.is_error
-    assert not dry.structured_content["written"]
+    assert not values_of(dry)["written"]
     assert texts_below(root) == before
     done = called(url, "edit_files", instruction="", edit=PATCH)
-    assert [file["action"] for file in done.structured_content["files"]] == ["update", "create", "delete", "move"]
-    assert (done.structured_content["status"], done.structured_content["written"]) == ("merged", True)
+    assert [file["action"] for file in values_of(done)["files"]] == ["update", "create", "delete", "move"]
+    assert (values_of(done)["status"], values_of(done)["written"]) == ("merged", True)
     after = {"src/limits.py": TEXT.replace("10", "20"), "src/new/one.py": "x = 1\n", "moved.py": "c = 2\n"}
     assert texts_below(root) == after
     for told in ("src/new/one.py: created; written", "gone.py: deleted; written", "old.py -> moved.py: merged by rule"):
@@ -552,7 +546,7 @@ def test_several_files_are_edited_created_deleted_and_moved_or_none_is(url: str,
 def test_hashes_in_the_answer_are_those_on_the_disk(url: str, root: Path) -> None:
     put_more_files(root)
     done = called(url, "edit_files", instruction="", edit=PATCH)
-    for file in done.structured_content["files"]:
+    for file in values_of(done)["files"]:
         path = root / (file["move_to"] or file["path"])
         assert file["sha256"] == (sha256(path.read_bytes()).hexdigest() if path.exists() else "")
 
@@ -562,7 +556,7 @@ def test_all_files_of_an_edit_are_undone_together(root: Path, tmp_path: Path) ->
     applier = make_local_applier(ModelOnDemand("none", lambda: ScriptedMerger()))
     with served(LocalBackend(root, applier, history=History(tmp_path / "history"))) as url:
         done = called(url, "edit_files", instruction="", edit=PATCH)
-        undone = called(url, "undo_edit", id=done.structured_content["write_id"])
+        undone = called(url, "undo_edit", id=values_of(done)["write_id"])
     assert not undone.is_error
     assert texts_below(root) == before
 
@@ -602,11 +596,11 @@ def test_no_suggestion_names_what_an_agent_cannot_send(url: str, root: Path) -> 
 def test_an_edit_of_a_file_that_has_changed_since_is_merged_where_its_base_is_named(url: str, root: Path) -> None:
     file, text = root / "src" / "limits.py", TEXT + "\n\ndef load():\n    return 1\n"
     file.write_text(text)
-    base = called(url, "read_file", path="src/limits.py").structured_content["sha256"]
+    base = values_of(called(url, "read_file", path="src/limits.py"))["sha256"]
     file.write_text(text.replace("return 1", "return 2"))
     done = called(url, "edit_file", path="src/limits.py", base_sha256=base, **EDIT)
     assert file.read_text() == text.replace("return 1", "return 2").replace("seconds = 10", "seconds = 20")
-    assert (done.is_error, done.structured_content["base_sha256"]) == (False, base)
+    assert (done.is_error, values_of(done)["base_sha256"]) == (False, base)
     assert "the file has changed since: merged three-way; written" in text_of(done)
     file.write_text(text.replace("seconds = 10", "seconds = 11"))
     refused = called(url, "edit_file", path="src/limits.py", base_sha256=base, **EDIT)
