@@ -23,8 +23,10 @@ MAX_READ_CHARACTERS = 200_000
 
 
 VALUES = "hunk/values"
-"""Key of an answer's values in its `_meta`, for programs. They are no structured content: of that, clients give a
-model the JSON and not the text, which is shorter and shows code as it stands."""
+"""Key of an answer's values in its `_meta`, for a program that asks for them by this key in the `_meta` of its call.
+
+They are no structured content: of that, clients give a model the JSON and not the text, which is shorter and shows code
+as it stands. Some give it `_meta`, too."""
 
 
 def edit_response(result: ApplyResult, *, written: bool) -> CallToolResult:

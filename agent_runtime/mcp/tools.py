@@ -18,6 +18,7 @@ from agent_runtime.apply.rule_process import limit_rule_time
 from agent_runtime.certainty import Certainty
 from agent_runtime.errors import BadRequest, HunkError
 from agent_runtime.mcp.answers import (
+    VALUES,
     edit_response,
     fault_response,
     files_response,
@@ -191,10 +192,19 @@ def build_server(backend: Backend) -> MCPServer:
 
 
 class _Server(MCPServer):
-    """Answers missing or invalid arguments like other errors, instead of with the validator's text."""
+    """Answers wrong arguments like other errors, not with the validator's text; gives values to those who ask."""
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        answer = await self._call_tool(name, arguments, context)
+        asked = None if context is None else context.request_context.meta
+        if not (asked or {}).get(VALUES):
+            answer.meta = None
+        return answer
+
+    async def _call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None
     ) -> CallToolResult | InputRequiredResult:
         try:
             return await super().call_tool(name, arguments, context)

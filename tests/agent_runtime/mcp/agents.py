@@ -78,7 +78,7 @@ def called(url: str, tool: str, **arguments: object) -> CallToolResult:
     """Call one tool."""
 
     async def call(session: ClientSession) -> CallToolResult:
-        return await session.call_tool(tool, arguments)
+        return await session.call_tool(tool, arguments, meta={VALUES: True})
 
     return asking(url, call)
 

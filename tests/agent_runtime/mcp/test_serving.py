@@ -57,6 +57,7 @@ def test_an_agent_edits_over_stdio(tmp_path: Path) -> None:
             refused = await session.call_tool("edit_file", {"path": "a.py", "edit": edit["edit"]})
             wanted = "edit_file needs the argument 'instruction': the purpose of the edit, in one sentence."
             assert (refused.is_error, text_of(refused)) == (True, wanted)
+            assert (refused.meta, refused.structured_content) == (None, None), "a model would be given them"
 
     anyio.run(run)
 
