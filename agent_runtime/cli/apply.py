@@ -317,17 +317,23 @@ def _read_standard_input() -> bytes:
     return data
 
 
+def _read_file_or_pipe(path: Path, most: int) -> bytes:
+    """Return the bytes of a file, or of a pipe such as `<(git diff)`; raises BadFile or TooLarge."""
+    if path.is_fifo():
+        with path.open("rb") as pipe:
+            data = pipe.read(most + 1)
+    else:
+        data = read_file(path)
+    check_size(len(data), str(path), most)
+    return data
+
+
 def _read_edit(path: Path) -> str:
     if path == STANDARD:
         data = sys.stdin.buffer.read(MAX_EDIT_BYTES + 1)
         check_size(len(data), "the edit on standard input", MAX_EDIT_BYTES)
-    elif path.is_fifo():  # such as --edit <(git diff)
-        with path.open("rb") as pipe:
-            data = pipe.read(MAX_EDIT_BYTES + 1)
-        check_size(len(data), str(path), MAX_EDIT_BYTES)
     else:
-        data = read_file(path)
-        check_size(len(data), str(path), MAX_EDIT_BYTES)
+        data = _read_file_or_pipe(path, MAX_EDIT_BYTES)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -337,7 +343,7 @@ def _read_edit(path: Path) -> str:
 def _read_base(base: str, file: Path, history: History | None) -> bytes:
     """Return the text of a file, or the version of `file` with this SHA-256 in the history."""
     if not re.fullmatch("[0-9a-f]{64}", base):
-        return read_file(Path(base))
+        return _read_file_or_pipe(Path(base), MAX_FILE_BYTES)
     path = file.resolve()
     found = None if history is None else history.find_version(path.parent, path.name, base)
     if found is None:

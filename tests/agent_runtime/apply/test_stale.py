@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
@@ -243,6 +245,13 @@ def test_on_the_command_line_the_base_is_a_file_or_a_hash_of_the_history(
     done = hunk_here("apply", file, "-e", "-", "--write", "--base", root / "old", stdin=edit)
     assert (done.exit_code, file.read_text()) == (0, MERGED)
     assert "the file has changed since: merged three-way" in done.stderr
+    file.write_text(OTHER)
+    os.mkfifo(root / "pipe")
+    writer = threading.Thread(target=(root / "pipe").write_text, args=(BASE,))
+    writer.start()
+    piped = hunk_here("apply", file, "-e", "-", "--write", "--base", root / "pipe", stdin=edit)
+    writer.join()
+    assert (piped.exit_code, file.read_text()) == (0, MERGED)
     file.write_text(BASE)
     assert hunk_here("apply", file, "-e", "-", "--write", stdin=edit).exit_code == 0
     file.write_text(TOUCHED)
