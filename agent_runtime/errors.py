@@ -291,6 +291,13 @@ class ModelUnavailable(HunkError):
     reasons: tuple[Reason, ...] = ()
 
 
+class RulesOnly(ModelUnavailable):
+    """There is no model, as the service or the command was started; reasons as in ModelUnavailable."""
+
+    kind = "rules-only"
+    retry_after_s = None
+
+
 class Busy(ModelUnavailable):
     """As many edits wait for the model as may; the same request may succeed a little later."""
 

@@ -30,7 +30,7 @@ from agent_runtime.apply.result import (
 from agent_runtime.apply.rule_process import LargeFilesError, RuleProcesses
 from agent_runtime.apply.stale import merge_into_current
 from agent_runtime.certainty import is_as_sure
-from agent_runtime.errors import EditRefused, ModelUnavailable
+from agent_runtime.errors import EditRefused, ModelUnavailable, RulesOnly
 from agent_runtime.llm.interface import Merger, ModelChoice, ModelMerge, ModelTask, render_blocks, resolve_reuse_mode
 from agent_runtime.request_context import (
     NO_PROGRESS,
@@ -235,6 +235,8 @@ class Applier:
         except ModelUnavailable as fault:
             if isinstance(by_rule, Unresolved):
                 fault.reasons = (build_reason(by_rule, task.text, request.path),)
+                if isinstance(fault, RulesOnly):
+                    raise EditRefused(str(fault), reasons=fault.reasons) from fault
             raise
         num_candidates = 1 if isinstance(by_rule, AlreadyApplied) else by_rule.num_candidates
         if isinstance(made, ModelChoice) and made.number is not None:

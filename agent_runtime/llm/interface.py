@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NoReturn, Protocol
 
-from agent_runtime.errors import HunkError, ModelUnavailable, Unsupported
+from agent_runtime.errors import HunkError, ModelUnavailable, RulesOnly, Unsupported
 from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest, Draft, GivenScope, ReuseName, ScoredReading, Usage
 from editor.types import Check, MergeOutcome, ParsedEdit, Substitutions
@@ -334,8 +334,8 @@ class NoModel(ModelSlot):
         return True
 
     def get(self) -> NoReturn:
-        """Raise ModelUnavailable."""
-        raise ModelUnavailable(NO_MODEL_HINT)
+        """Raise RulesOnly."""
+        raise RulesOnly(NO_MODEL_HINT)
 
     get_loaded = get
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NoReturn, get_args
@@ -18,13 +19,14 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
+from agent_runtime.apply.pipeline import Applier
 from agent_runtime.client import Client
 from agent_runtime.errors import CorruptModel, EditRefused, HunkError, NoConnection, Stale
 from agent_runtime.files import MAX_FILE_BYTES
-from agent_runtime.llm.interface import ModelTask
+from agent_runtime.llm.interface import ModelTask, NoModel
 from agent_runtime.request_context import CancelToken, ProgressListener, RequestContext
 from agent_runtime.server.app import MAX_BODY_BYTES
-from agent_runtime.server.service import cancel_after_disconnect
+from agent_runtime.server.service import Service, cancel_after_disconnect
 from agent_runtime.types import ApplyRequest, ReuseName
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, post, serving
@@ -449,3 +451,20 @@ def test_it_waits_for_the_connection_to_close() -> None:
     context.cancel.add_callback(lambda: stopped.append("only"))
     asyncio.run(cancel_after_disconnect(Request({"type": "http"}, receive), context))
     assert stopped == ["only"]
+
+
+def test_where_there_is_no_model_an_undecided_edit_is_refused_for_good(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("def f():\n    a()\n    b()\n")
+    snippet = "def g():\n    # ... existing code ...\n    c()\n    # ...\n"
+
+    def without_model(service: Service) -> Service:
+        return replace(service, applier=Applier(NoModel().get), model=NoModel())
+
+    with serving(None, tmp_path, change=without_model) as url:
+        refused = post(url, {"path": "a.py", "edit": snippet})
+        chat = httpx.post(f"{url}/v1/chat/completions", json={"messages": [{"role": "user", "content": "Hello"}]})
+    assert (refused.status_code, refused.json()["type"]) == (422, "urn:hunk:problem:edit-refused")
+    assert "rules only" in refused.json()["detail"]
+    assert refused.json()["reasons"][0]["code"] == "ambiguous"
+    assert chat.status_code == 503
+    assert "Retry-After" not in {**refused.headers, **chat.headers}
