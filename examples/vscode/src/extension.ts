@@ -57,6 +57,7 @@ class Hunk implements vscode.Disposable {
     const url = await vscode.window.showInputBox({ title: "Hunk: address of the service", value: address() });
     if (!url?.trim()) return false;
     await vscode.workspace.getConfiguration("hunk").update("url", url.trim(), vscode.ConfigurationTarget.Global);
+    vscode.window.setStatusBarMessage(`Hunk: the service is ${address()}`, 5000);
     return true;
   }
 

@@ -40,6 +40,18 @@ export class Review {
     return this.decisions[index] ?? "rejected";
   }
 
+  /** All decisions, as `decide` takes them. */
+  get current(): readonly Decision[] {
+    return this.decisions;
+  }
+
+  /** The open hunk behind another, or the first one; -1 where no other is open. */
+  nextOpen(index: number): number {
+    const isOpen = this.decisions.map((decision, at) => decision === "open" && at !== index);
+    const behind = isOpen.indexOf(true, index);
+    return behind === -1 ? isOpen.indexOf(true) : behind;
+  }
+
   count(decision: Decision): number {
     return this.decisions.filter((each) => each === decision).length;
   }

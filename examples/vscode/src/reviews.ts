@@ -16,6 +16,8 @@ interface Entry {
   readonly merged: Merged;
   readonly review: Review;
   isStale: boolean;
+  /** The hunk that the cursor goes to once its text is shown. */
+  goal: number | null;
 }
 
 /** Texts of the service as virtual documents, for the right side of a diff. */
@@ -96,13 +98,12 @@ export class Reviews implements vscode.TextDocumentContentProvider, vscode.CodeL
     const uri = vscode.Uri.from({ scheme: REVIEW, path, query: String(this.count) });
     const end = document.eol === vscode.EndOfLine.CRLF ? "\r\n" : "\n";
     const review = new Review(document.getText(), merged.text, end);
-    const entry: Entry = { uri, file: document.uri, edit, merged, review, isStale: false };
+    const entry: Entry = { uri, file: document.uri, edit, merged, review, isStale: false, goal: 0 };
     this.entries.set(uri.toString(), entry);
     const text = await vscode.workspace.openTextDocument(uri);
     await vscode.languages.setTextDocumentLanguage(text, document.languageId);
     await vscode.window.showTextDocument(text, { preview: false });
     this.refresh(entry);
-    this.go(entry, 0);
   }
 
   provideTextDocumentContent(uri: vscode.Uri): string {
@@ -118,7 +119,7 @@ export class Reviews implements vscode.TextDocumentContentProvider, vscode.CodeL
       return new vscode.CodeLens(new vscode.Range(at, 0, at, 0), call);
     };
     if (entry.isStale) {
-      return [lens(0, "$(warning) The file was changed meanwhile"), lens(0, "Apply the edit again", "applyAgain")];
+      return [lens(0, "$(warning)\u00a0The file was changed meanwhile"), lens(0, "Apply the edit again", "applyAgain")];
     }
     const { hunks } = entry.review.show();
     const all = hunks.some(({ decision }) => decision === "open")
@@ -126,15 +127,15 @@ export class Reviews implements vscode.TextDocumentContentProvider, vscode.CodeL
       : [];
     const { how, isCertain, warnings } = entry.merged;
     return [
-      lens(0, `${isCertain ? "$(info)" : "$(warning)"} ${how}`),
-      ...warnings.map((warning) => lens(0, `$(warning) ${warning}`)),
+      lens(0, `${isCertain ? "$(info)" : "$(warning)"}\u00a0${how}`),
+      ...warnings.map((warning) => lens(0, `$(warning)\u00a0${warning}`)),
       ...all,
       lens(0, "Side by side", "sideBySide"),
       ...hunks.flatMap(({ line, decision }, index) =>
         decision === "open"
-          ? [lens(line, "$(check) Accept", "acceptHunk", index), lens(line, "$(close) Reject", "rejectHunk", index)]
+          ? [lens(line, "$(check)\u00a0Accept", "acceptHunk", index), lens(line, "$(close)\u00a0Reject", "rejectHunk", index)]
           : [
-              lens(line, decision === "accepted" ? "$(check) Accepted" : "$(close) Rejected"),
+              lens(line, decision === "accepted" ? "$(check)\u00a0Accepted" : "$(close)\u00a0Rejected"),
               lens(line, "Take back", "takeBack", index),
             ],
       ),
@@ -150,12 +151,17 @@ export class Reviews implements vscode.TextDocumentContentProvider, vscode.CodeL
     return vscode.window.visibleTextEditors.find(({ document }) => document.uri.toString() === entry.uri.toString());
   }
 
-  /** Decides on a hunk: the one that is named, or else the one at the cursor or behind it that is open. */
+  /**
+   * Decides on a hunk: the one that is named, or else the one at the cursor or behind it that is open. A lens may be
+   * older than the last decision: only an open hunk is accepted or rejected, only a decided one is taken back.
+   */
   private async decideOne(entry: Entry, decision: Decision, named?: number): Promise<void> {
+    const { review } = entry;
     const line = this.editorOf(entry)?.selection.active.line ?? 0;
-    const index = typeof named === "number" ? named : hunkAt(entry.review.show(), line);
-    if (index === -1) return;
-    if (await this.decide(entry, entry.review.deciding(decision, index))) this.go(entry, 0);
+    const index = typeof named === "number" ? named : hunkAt(review.show(), line);
+    if (index === -1 || (review.decision(index) === "open") === (decision === "open")) return;
+    entry.goal = decision === "open" ? index : review.nextOpen(index);
+    await this.decide(entry, review.deciding(decision, index));
   }
 
   private async decideAll(entry: Entry, decision: Decision): Promise<void> {
@@ -181,7 +187,7 @@ export class Reviews implements vscode.TextDocumentContentProvider, vscode.CodeL
     for (const { start, end, text } of review.changes(decisions)) {
       edit.replace(entry.file, new vscode.Range(document.positionAt(start), document.positionAt(end)), text);
     }
-    const before = review.deciding("open", -1);
+    const before = review.current;
     review.decide(decisions); // first, so that the change that follows is known to be ours
     if (edit.size && !(await vscode.workspace.applyEdit(edit))) {
       review.decide(before);
@@ -192,11 +198,16 @@ export class Reviews implements vscode.TextDocumentContentProvider, vscode.CodeL
     return true;
   }
 
-  /** Undoes the last change of the file, which is looked at meanwhile: undo is the editor's. */
+  /** Undoes the last change of the file, which is in front meanwhile: undo is the editor's. */
   private async undo(entry: Entry): Promise<void> {
+    const before = entry.review.current;
     await vscode.window.showTextDocument(entry.file);
     await vscode.commands.executeCommand("undo");
+    const document = await vscode.workspace.openTextDocument(entry.file);
+    entry.isStale = !entry.review.follow(document.getText());
+    entry.goal = before.findIndex((decision, index) => decision !== entry.review.decision(index));
     await vscode.window.showTextDocument(entry.uri, { preview: false });
+    this.refresh(entry);
   }
 
   private async again(entry: Entry): Promise<void> {
@@ -205,18 +216,16 @@ export class Reviews implements vscode.TextDocumentContentProvider, vscode.CodeL
     await this.applyAgain(document, entry.edit);
   }
 
-  /** The cursor to the next open hunk, or the previous one; 0: to the one at the cursor or behind it. */
-  private go(entry: Entry, step: -1 | 0 | 1): void {
-    const editor = this.editorOf(entry);
-    if (!editor) return;
-    const { active } = editor.selection;
-    const open = entry.review.show().hunks.filter(({ decision }) => decision === "open");
-    const lines = open.map(({ line }) => line);
-    const behind = lines.find((line) => (step === 1 ? line > active.line : line >= active.line)) ?? lines[0];
-    const line = step === -1 ? (lines.findLast((each) => each < active.line) ?? lines.at(-1)) : behind;
-    if (line === undefined) return;
-    editor.selection = new vscode.Selection(line, 0, line, 0);
-    editor.revealRange(editor.selection, vscode.TextEditorRevealType.InCenterIfOutsideViewport);
+  /** The cursor to the next open hunk, or the previous one. */
+  private go(entry: Entry, step: -1 | 1): void {
+    const line = this.editorOf(entry)?.selection.active.line ?? 0;
+    const { hunks } = entry.review.show();
+    const open = [...hunks.keys()].filter((index) => hunks[index]?.decision === "open");
+    const lineOf = (index: number) => hunks[index]?.line ?? 0;
+    const next = open.find((index) => lineOf(index) > line) ?? open[0];
+    const previous = open.findLast((index) => lineOf(index) < line) ?? open.at(-1);
+    entry.goal = (step === 1 ? next : previous) ?? null;
+    this.decorate();
   }
 
   private onText(document: vscode.TextDocument): void {
@@ -247,6 +256,11 @@ export class Reviews implements vscode.TextDocumentContentProvider, vscode.CodeL
         if (added) found[isOpen ? "added" : "decided"].push(lines(line + removed, added));
       }
       for (const look of ["removed", "added", "decided"] as const) editor.setDecorations(this.looks[look], found[look]);
+      const goal = entry.goal === null ? undefined : shown.hunks[entry.goal];
+      entry.goal = null;
+      if (!goal) continue;
+      editor.selection = new vscode.Selection(goal.line, 0, goal.line, 0);
+      editor.revealRange(editor.selection, vscode.TextEditorRevealType.InCenterIfOutsideViewport);
     }
   }
 

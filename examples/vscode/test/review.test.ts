@@ -92,6 +92,15 @@ test("an open hunk is shown with both texts, a decided one with that of the file
   ]);
 });
 
+test("the next open hunk is the one behind, or else the first", () => {
+  const review = new Review("a\nk\nb\nk\nc\n", "1\nk\n2\nk\n3\n", "\n");
+  assert.deepEqual([0, 1, 2].map((index) => review.nextOpen(index)), [1, 2, 0]);
+  review.decide(review.deciding("rejected", 2));
+  assert.deepEqual([0, 1, 2].map((index) => review.nextOpen(index)), [1, 0, 0]);
+  review.decide(review.deciding("accepted"));
+  assert.equal(review.nextOpen(0), -1);
+});
+
 test("a file with the line ends of Windows keeps them", () => {
   const review = new Review("a\r\nb\r\n", "a\nc\n", "\r\n");
   assert.equal(review.hunks.length, 1);
