@@ -45,7 +45,9 @@ export async function apply(service: Service, body: ApplyBody, cancelled?: Abort
     if (error instanceof Error && error.name === "TimeoutError") {
       throw new Unreachable(`No answer from ${service.url} within ${service.timeoutMs / 1000} s (hunk.timeoutSeconds).`);
     }
-    throw new NoService(`No Hunk service answers at ${service.url} (${reason(error)}).`);
+    const inBrowser = "WorkerGlobalScope" in globalThis;
+    const advice = inBrowser ? " VS Code runs in a browser here, which asks services at its own address only." : "";
+    throw new NoService(`No Hunk service answers at ${service.url} (${reason(error)}).${advice}`);
   }
 }
 

@@ -23,11 +23,17 @@ interface Entry {
 /** Texts of the service as virtual documents, for the right side of a diff. */
 export class Merges implements vscode.TextDocumentContentProvider {
   private readonly texts = new Map<string, string>();
+  private count = 0;
 
   async show(file: vscode.Uri, text: string, what: string): Promise<void> {
-    const uri = file.with({ scheme: MERGE, authority: "", query: String(this.texts.size), fragment: "" });
+    this.count += 1;
+    const uri = vscode.Uri.from({ scheme: MERGE, path: file.path, query: String(this.count) });
     this.texts.set(uri.toString(), text);
     await vscode.commands.executeCommand("vscode.diff", file, uri, `${nameOf(file)}: ${what} by Hunk`);
+  }
+
+  forget(uri: vscode.Uri): void {
+    this.texts.delete(uri.toString());
   }
 
   provideTextDocumentContent(uri: vscode.Uri): string {
@@ -70,6 +76,7 @@ export class Reviews implements vscode.TextDocumentContentProvider, vscode.CodeL
       ...Object.values(this.looks),
       vscode.workspace.registerTextDocumentContentProvider(REVIEW, this),
       vscode.languages.registerCodeLensProvider({ scheme: REVIEW }, this),
+      vscode.workspace.onDidCloseTextDocument(({ uri }) => merges.forget(uri)),
       vscode.workspace.onDidChangeTextDocument(({ document }) => this.onText(document)),
       vscode.window.onDidChangeVisibleTextEditors(() => this.decorate()),
       vscode.window.onDidChangeActiveTextEditor(() => this.showStatus()),
@@ -93,11 +100,15 @@ export class Reviews implements vscode.TextDocumentContentProvider, vscode.CodeL
 
   /** Opens the review of a merge into a document, whose text is the one that the service was given. */
   async open(document: vscode.TextDocument, edit: string, merged: Merged): Promise<void> {
+    const end = document.eol === vscode.EndOfLine.CRLF ? "\r\n" : "\n";
+    const review = new Review(document.getText(), merged.text, end);
+    if (!review.hunks.length) {
+      await vscode.window.showInformationMessage("Hunk: the merge differs in line ends only, which VS Code sets itself.");
+      return;
+    }
     this.count += 1;
     const path = document.uri.path.replace(/[^/]*$/, (name) => `Hunk: ${name}`);
     const uri = vscode.Uri.from({ scheme: REVIEW, path, query: String(this.count) });
-    const end = document.eol === vscode.EndOfLine.CRLF ? "\r\n" : "\n";
-    const review = new Review(document.getText(), merged.text, end);
     const entry: Entry = { uri, file: document.uri, edit, merged, review, isStale: false, goal: 0 };
     this.entries.set(uri.toString(), entry);
     const text = await vscode.workspace.openTextDocument(uri);
@@ -198,16 +209,19 @@ export class Reviews implements vscode.TextDocumentContentProvider, vscode.CodeL
     return true;
   }
 
-  /** Undoes the last change of the file, which is in front meanwhile: undo is the editor's. */
+  /** Undoes the last accept. The undo is the editor's, so the file is in front meanwhile; any other change is redone. */
   private async undo(entry: Entry): Promise<void> {
-    const before = entry.review.current;
-    await vscode.window.showTextDocument(entry.file);
+    const { review } = entry;
+    const before = review.current;
+    const { document } = await vscode.window.showTextDocument(entry.file);
     await vscode.commands.executeCommand("undo");
-    const document = await vscode.workspace.openTextDocument(entry.file);
-    entry.isStale = !entry.review.follow(document.getText());
-    entry.goal = before.findIndex((decision, index) => decision !== entry.review.decision(index));
+    const isOurs = review.follow(document.getText());
+    if (!isOurs) await vscode.commands.executeCommand("redo");
+    entry.isStale = !review.follow(document.getText());
+    entry.goal = before.findIndex((decision, index) => decision !== review.decision(index));
     await vscode.window.showTextDocument(entry.uri, { preview: false });
     this.refresh(entry);
+    if (!isOurs) vscode.window.setStatusBarMessage("Hunk: nothing was accepted that could be undone", 5000);
   }
 
   private async again(entry: Entry): Promise<void> {

@@ -6,7 +6,8 @@ import { createRequire } from "node:module";
 import path from "node:path";
 import { after, before, test } from "node:test";
 
-const { CHROMIUM, FAILURES, MODULES, PICTURE, ROOT, TOKEN, URL_OF_NOBODY, URL_OPEN, URL_WITH_TOKEN, WORKBENCH } = process.env;
+const { CHROMIUM, FAILURES, MODULES, PICTURE, ROOT, SETTINGS, TOKEN, WORKBENCH } = process.env;
+const { URL_OF_NOBODY, URL_OPEN, URL_WITH_TOKEN } = process.env;
 const { chromium } = createRequire(path.join(MODULES, "package.json"))("playwright-core");
 
 const FILE = `"""Limits of a client, in requests a minute."""
@@ -43,15 +44,15 @@ before(async () => {
 
 after(() => browser?.close());
 
-/** A test with a file of its own, which is open in the workbench. */
-function inWorkbench(title, name, work) {
+/** A test with a file of its own, which is open in the workbench; the user has more settings from then on. */
+function inWorkbench(title, name, work, settings = {}) {
   test(title, { timeout: 180_000 }, async () => {
     fs.writeFileSync(path.join(ROOT, name), FILE);
+    fs.writeFileSync(SETTINGS, JSON.stringify({ ...JSON.parse(fs.readFileSync(SETTINGS, "utf8")), ...settings }));
     const page = await context.newPage();
     try {
       await page.goto(`${WORKBENCH}/?folder=${ROOT}`);
-      await page.locator(`.explorer-folders-view .monaco-list-row[aria-label^="${name}"]`).dblclick();
-      await page.locator(`.tab.active[data-resource-name="${name}"]`).waitFor();
+      await open(page, name);
       await work(page, () => fs.readFileSync(path.join(ROOT, name), "utf8"));
     } catch (error) {
       await page.screenshot({ path: path.join(FAILURES, `failed-${name}.png`) });
@@ -60,6 +61,11 @@ function inWorkbench(title, name, work) {
       await page.close();
     }
   });
+}
+
+async function open(page, name) {
+  await page.locator(`.explorer-folders-view .monaco-list-row[aria-label^="${name}"]`).dblclick();
+  await page.locator(`.tab.active[data-resource-name="${name}"]`).waitFor();
 }
 
 /** Runs a command by the palette, which may close and not know the extension while the workbench starts. */
@@ -164,11 +170,37 @@ inWorkbench("a file that is changed meanwhile stays as it is, and the edit is ap
   await message(page, "stays as it is").waitFor();
   await lens(page, "Apply the edit again").click();
   await openHunks(page, "3 of 3");
+  await page.keyboard.press("Control+z");
+  await page.locator(".statusbar-item", { hasText: "nothing was accepted that could be undone" }).waitFor();
+  await openHunks(page, "3 of 3");
   await page.keyboard.press("Control+Shift+Enter");
   await page.locator('.tab.active[data-resource-name="meanwhile.py"]').waitFor();
   await save(page, "meanwhile.py");
   const merged = FILE.replace("LIMIT = 100", "LIMIT = 1000").replace("< LIMIT", "< LIMIT + BURST").replace("60.0", "30.0");
   assert.equal(onDisk(), `# mine\n${merged}`);
+});
+
+inWorkbench("a selected edit goes to another open file, and what was decided is taken back", "selected.py", async (page, onDisk) => {
+  await setAddress(page, URL_OPEN);
+  fs.writeFileSync(path.join(ROOT, "chat.txt"), EDIT);
+  await open(page, "chat.txt");
+  await page.locator(".view-line").first().click();
+  await page.keyboard.press("Control+a");
+  await run(page, "Hunk: Apply selected text as edit to another open file");
+  await page.locator(".quick-input-list .monaco-list-row", { hasText: "selected.py" }).click();
+  await openHunks(page, "3 of 3");
+  await lens(page, "Accept").nth(1).click();
+  await fact(page, "Accepted").waitFor();
+  await lens(page, "Reject").first().click();
+  await fact(page, "Rejected").waitFor();
+  await openHunks(page, "1 of 3");
+  await lens(page, "Take back").nth(1).click();
+  await fact(page, "Accepted").waitFor({ state: "detached" });
+  await openHunks(page, "2 of 3");
+  await page.keyboard.press("Control+Shift+Enter");
+  await page.locator('.tab.active[data-resource-name="selected.py"]').waitFor();
+  await save(page, "selected.py");
+  assert.equal(onDisk(), FILE.replace("< LIMIT", "< LIMIT + BURST").replace("60.0", "30.0"));
 });
 
 inWorkbench("a refusal tells why, and its reasons are copied for the model", "refused.py", async (page, onDisk) => {
@@ -193,5 +225,22 @@ inWorkbench("a service that wants a token is given one, once", "token.py", async
   await page.locator('.tab.active:not(.dirty)[data-resource-name="token.py"]').waitFor();
   await applyClipboard(page, EDIT);
   await openHunks(page, "3 of 3");
-  await setAddress(page, URL_OPEN);
 });
+
+inWorkbench("in the browser it asks a service at the workbench's own address, and no other", "web.py", async (page, onDisk) => {
+  const asked = [];
+  page.on("request", (request) => asked.push(request.url()));
+  await setAddress(page, URL_OPEN);
+  await applyClipboard(page, EDIT);
+  const proxy = `${WORKBENCH}/proxy/${new URL(URL_OPEN).port}`; // code-server hands this to the port
+  await message(page, "in a browser").getByRole("button", { name: "Set the address" }).click();
+  await answer(page, "address of the service", proxy);
+  await openHunks(page, "3 of 3");
+  assert.ok(asked.includes(`${proxy}/apply`), "the browser itself has asked");
+  await page.keyboard.press("Control+Enter");
+  await openHunks(page, "2 of 3");
+  await page.keyboard.press("Control+Shift+Backspace");
+  await page.locator('.tab.active[data-resource-name="web.py"]').waitFor();
+  await save(page, "web.py");
+  assert.equal(onDisk(), FILE.replace("LIMIT = 100", "LIMIT = 1000"));
+}, { "remote.extensionKind": { "hunk.hunk-vscode": ["web"] } });
