@@ -181,6 +181,5 @@ def test_it_works_in_the_workbench(packed: Packed, tmp_path: Path) -> None:
             env=environ, capture_output=True, text=True, check=False, timeout=600,
         )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\npictures: {tmp_path}"
-    print(done.stdout)
     assert re.search(r"pass (\d+)", done.stdout), done.stdout
     assert 10_000 < picture.stat().st_size <= 150_000
