@@ -128,9 +128,7 @@ def workbench(extension: Path, home: Path) -> Iterator[str]:
     )  # fmt: skip
     assert "was successfully installed" in done.stdout, done.stdout + done.stderr
     command = [*server, *folders, "--auth", "none", "--bind-addr", "127.0.0.1:0", "--disable-update-check"]
-    with subprocess.Popen(
-        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             assert process.stdout is not None
             said = ""
