@@ -77,9 +77,9 @@ e2e: models-for-tests $(VENV)/.installed-test
 	$(BIN)/python -m tests.e2e.environments
 	$(BIN)/pytest -m e2e
 
-# The example extension for VS Code; with HUNK_URL its tests also ask a service.
+# The extension for VS Code: tested (with HUNK_URL also against a service) and packed as examples/vscode/hunk-vscode-*.vsix.
 vscode:
-	cd examples/vscode && npm ci --no-audit --no-fund && npm test
+	cd examples/vscode && npm ci --ignore-scripts --no-audit --no-fund && npm test && npm run package
 
 # The editor, by coverage, for FUZZ_SECONDS; what it finds lies in build/fuzz.
 fuzz: $(VENV)/.installed-fuzz

@@ -68,6 +68,7 @@ def npm_folder(source: Path) -> Path:
     """A folder with `source`'s package.json, package-lock.json and what they ask for; raises NotMade.
 
     Nothing is installed into the checkout: have node look here for modules (NODE_PATH), or copy what is to be built.
+    The scripts of the packages are not run.
     """
     asked = [source / "package.json", source / "package-lock.json"]
     folder = _place(f"npm-{source.name}", asked)
@@ -78,7 +79,8 @@ def npm_folder(source: Path) -> Path:
             folder.mkdir(parents=True)
             for file in asked:
                 shutil.copy(file, folder)
-            _run(["npm", "ci", "--no-audit", "--no-fund", "--loglevel", "error", "--prefix", folder])
+            quiet = ["--no-audit", "--no-fund", "--loglevel", "error"]
+            _run(["npm", "ci", "--ignore-scripts", *quiet, "--prefix", folder])
             _mark_made(folder)
     return folder
 

@@ -1,10 +1,54 @@
-// The one stretch in which two texts differ, so that accepting a merge leaves cursors and folds elsewhere alone.
+// Texts as lines, and the stretches in which two texts differ.
+
+import { diffArrays } from "diff";
 
 /** Replace [start, end) of the text before, in UTF-16 units, by `text`. */
 export interface Change {
   readonly start: number;
   readonly end: number;
   readonly text: string;
+}
+
+/** Lines [start, end) of the text before become lines [mergedStart, mergedEnd) of the merged text. */
+export interface Hunk {
+  readonly start: number;
+  readonly end: number;
+  readonly mergedStart: number;
+  readonly mergedEnd: number;
+}
+
+const MAX_DIFF_MS = 2000;
+
+/** The lines of a text, each with its line end. Joined they are the text. */
+export function linesOf(text: string): string[] {
+  return text.match(/[^\r\n]*(\r\n|\r|\n)|[^\r\n]+$/g) ?? [];
+}
+
+/** A text with one kind of line end, as an editor holds it. */
+export function withLineEnds(text: string, end: string): string {
+  return text.replace(/\r\n|\r|\n/g, end);
+}
+
+/**
+ * The hunks between two texts, in order. Changes with only blank lines between them are one hunk. All is one hunk
+ * where comparing takes too long.
+ */
+export function hunksBetween(before: readonly string[], merged: readonly string[]): Hunk[] {
+  const parts = diffArrays([...before], [...merged], { timeout: MAX_DIFF_MS });
+  if (!parts) return [{ start: 0, end: before.length, mergedStart: 0, mergedEnd: merged.length }];
+  const hunks: Hunk[] = [];
+  let [at, mergedAt] = [0, 0];
+  for (const { added, removed, value } of parts) {
+    const [end, mergedEnd] = [at + (added ? 0 : value.length), mergedAt + (removed ? 0 : value.length)];
+    const last = hunks.at(-1);
+    if (added || removed) {
+      const joins = last && before.slice(last.end, at).every((line) => !line.trim());
+      if (joins) hunks[hunks.length - 1] = { ...last, end, mergedEnd };
+      else hunks.push({ start: at, end, mergedStart: mergedAt, mergedEnd });
+    }
+    [at, mergedAt] = [end, mergedEnd];
+  }
+  return hunks;
 }
 
 /** The smallest single change that makes `after` of `before`; it parts no character and no line end. */

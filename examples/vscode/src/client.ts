@@ -18,6 +18,9 @@ export interface Reply {
 /** The service cannot be asked, or does not answer; the message says what to do. */
 export class Unreachable extends Error {}
 
+/** Nobody listens there, or a browser may not ask: starting a service, or another address, helps. */
+export class NoService extends Unreachable {}
+
 /** Asks for a merge; nothing is written by the service. Throws Unreachable, or an AbortError when it is cancelled. */
 export async function apply(service: Service, body: ApplyBody, cancelled?: AbortSignal): Promise<Reply> {
   const address = addressOf(service);
@@ -42,7 +45,9 @@ export async function apply(service: Service, body: ApplyBody, cancelled?: Abort
     if (error instanceof Error && error.name === "TimeoutError") {
       throw new Unreachable(`No answer from ${service.url} within ${service.timeoutMs / 1000} s (hunk.timeoutSeconds).`);
     }
-    throw new Unreachable(`No answer from ${service.url}: is \`hunk serve\` running there? (${reason(error)})`);
+    const inBrowser = "WorkerGlobalScope" in globalThis;
+    const advice = inBrowser ? " VS Code runs in a browser here, which asks services at its own address only." : "";
+    throw new NoService(`No Hunk service answers at ${service.url} (${reason(error)}).${advice}`);
   }
 }
 

@@ -1,62 +1,42 @@
-// The part that knows VS Code: commands, settings, the diff, and the edit when it is accepted.
+// Commands and settings: what is asked of the service for a document, and what its answer leads to.
 
-import * as path from "node:path";
 import * as vscode from "vscode";
 
-import { changeBetween } from "./change.js";
-import { apply, Unreachable } from "./client.js";
+import { apply, NoService, Unreachable, type Service } from "./client.js";
 import { outcomeOf, type Outcome } from "./outcome.js";
-import { applyBody, pathBelow, type Mode, type OpenFile } from "./request.js";
+import { applyBody, pathBelow, type ApplyBody, type Mode, type OpenFile } from "./request.js";
+import { MERGE, Merges, REVIEW, Reviews } from "./reviews.js";
 
-const TOKEN = "hunk.token";
-const SCHEME = "hunk-merge";
+const SERVE = "hunk serve --root .";
 
 export function activate(context: vscode.ExtensionContext): void {
   const hunk = new Hunk(context.secrets);
   context.subscriptions.push(
     hunk,
-    vscode.workspace.registerTextDocumentContentProvider(SCHEME, hunk.merges),
+    vscode.workspace.registerTextDocumentContentProvider(MERGE, hunk.merges),
     vscode.commands.registerCommand("hunk.applyClipboard", () => hunk.applyClipboard()),
     vscode.commands.registerCommand("hunk.applySelection", () => hunk.applySelection()),
+    vscode.commands.registerCommand("hunk.setAddress", () => hunk.setAddress()),
     vscode.commands.registerCommand("hunk.setToken", () => hunk.setToken()),
-    vscode.commands.registerCommand("hunk.forgetToken", () => context.secrets.delete(TOKEN)),
+    vscode.commands.registerCommand("hunk.forgetToken", () => hunk.forgetToken()),
   );
-}
-
-/** Merged texts as virtual documents, for the right side of a diff. */
-class Merges implements vscode.TextDocumentContentProvider {
-  private readonly texts = new Map<string, string>();
-  private count = 0;
-
-  add(file: vscode.Uri, text: string): vscode.Uri {
-    this.count += 1;
-    const uri = vscode.Uri.from({ scheme: SCHEME, path: file.path, query: String(this.count) });
-    this.texts.set(uri.toString(), text);
-    return uri;
-  }
-
-  forget(uri: vscode.Uri): void {
-    this.texts.delete(uri.toString());
-  }
-
-  provideTextDocumentContent(uri: vscode.Uri): string {
-    return this.texts.get(uri.toString()) ?? "";
-  }
 }
 
 class Hunk implements vscode.Disposable {
   readonly merges = new Merges();
+  private readonly reviews = new Reviews(this.merges, (document, edit) => this.applyTo(document, edit));
   private readonly log = vscode.window.createOutputChannel("Hunk");
 
   constructor(private readonly secrets: vscode.SecretStorage) {}
 
   dispose(): void {
+    this.reviews.dispose();
     this.log.dispose();
   }
 
   async applyClipboard(): Promise<void> {
     const document = vscode.window.activeTextEditor?.document;
-    if (!document) return this.fail("Open the file that the edit is for.");
+    if (!document || !isFile(document)) return this.fail("Open the file that the edit is for.");
     await this.applyTo(document, await vscode.env.clipboard.readText());
   }
 
@@ -64,9 +44,7 @@ class Hunk implements vscode.Disposable {
     const editor = vscode.window.activeTextEditor;
     const edit = editor?.document.getText(editor.selection) ?? "";
     if (!editor || !edit) return this.fail("Select the edit first.");
-    const others = vscode.workspace.textDocuments.filter(
-      (document) => document !== editor.document && ["file", "untitled"].includes(document.uri.scheme),
-    );
+    const others = vscode.workspace.textDocuments.filter((document) => document !== editor.document && isFile(document));
     const picked = await vscode.window.showQuickPick(
       others.map((document) => ({ label: vscode.workspace.asRelativePath(document.uri), document })),
       { title: "Hunk: the file that the selected edit is for", placeHolder: others.length ? "" : "No other file is open" },
@@ -74,59 +52,73 @@ class Hunk implements vscode.Disposable {
     if (picked) await this.applyTo(picked.document, edit);
   }
 
-  async setToken(): Promise<void> {
-    const token = await vscode.window.showInputBox({ title: "Hunk: token of the service", password: true });
-    if (token) await this.secrets.store(TOKEN, token.trim());
+  /** Asks for the service's address; false where the user gives none. */
+  async setAddress(): Promise<boolean> {
+    const url = await vscode.window.showInputBox({ title: "Hunk: address of the service", value: address() });
+    if (!url?.trim()) return false;
+    await vscode.workspace.getConfiguration("hunk").update("url", url.trim(), vscode.ConfigurationTarget.Global);
+    vscode.window.setStatusBarMessage(`Hunk: the service is ${address()}`, 5000);
+    return true;
+  }
+
+  /** Asks for the token of the service at this address; false where the user gives none. */
+  async setToken(prompt = ""): Promise<boolean> {
+    const title = `Hunk: token of the service at ${address()}`;
+    const token = await vscode.window.showInputBox({ title, prompt, password: true, ignoreFocusOut: true });
+    if (!token?.trim()) return false;
+    await this.secrets.store(tokenKey(), token.trim());
+    return true;
+  }
+
+  async forgetToken(): Promise<void> {
+    await this.secrets.delete(tokenKey());
   }
 
   private async applyTo(document: vscode.TextDocument, edit: string): Promise<void> {
-    const { version } = document;
-    let outcome: Outcome;
+    let outcome: Outcome | null;
+    const text = document.getText();
     try {
-      const asked = await this.ask(document, edit);
-      if (asked === null) return;
-      outcome = asked;
+      outcome = await this.ask(document, edit);
     } catch (error) {
       return this.fail(error instanceof Error ? error.message : String(error));
     }
-    switch (outcome.kind) {
+    switch (outcome?.kind) {
       case "noop":
         await vscode.window.showInformationMessage(`Hunk: ${outcome.message}`);
         return;
       case "refused":
         return this.fail(outcome.message, outcome.details);
-      case "rejected": {
-        const shown = await this.show(document, outcome.text, "rejected");
-        await this.fail(outcome.message, outcome.details);
-        this.merges.forget(shown);
-        return;
-      }
-      case "merged": {
-        const shown = await this.show(document, outcome.text, "merged");
-        const answer = await vscode.window.showInformationMessage(`Hunk: merged ${outcome.how}.`, "Accept", "Discard");
-        await closeTab(shown);
-        this.merges.forget(shown);
-        if (answer === "Accept") await this.accept(document, version, outcome.text);
+      case "rejected":
+        await this.merges.show(document.uri, outcome.text, "rejected");
+        return this.fail(outcome.message, outcome.details);
+      case "merged":
+        if (document.getText() !== text) return this.fail("The file was changed meanwhile: apply the edit again.");
+        await this.reviews.open(document, edit, outcome);
+    }
+  }
+
+  /** The outcome; null where the user has given up. Asks for a token, or where the service is, until it is known. */
+  private async ask(document: vscode.TextDocument, edit: string): Promise<Outcome | null> {
+    const settings = vscode.workspace.getConfiguration("hunk", document.uri);
+    const workspace = settings.get("workspace", "");
+    const body = await applyBody(await openFile(document, workspace !== ""), edit, settings.get<Mode>("mode", "auto"), workspace);
+    for (;;) {
+      const token = (await this.secrets.get(tokenKey())) ?? "";
+      try {
+        const outcome = await this.send({ url: address(), token, timeoutMs: settings.get("timeoutSeconds", 300) * 1000 }, body);
+        if (outcome?.kind !== "refused" || !outcome.wantsToken) return outcome;
+        const prompt = token ? "It does not know the token that it was sent." : "It asks for one (`hunk token new`).";
+        if (!(await this.setToken(prompt))) return outcome;
+      } catch (error) {
+        if (!(error instanceof NoService)) throw error;
+        if (!(await this.findService(error.message))) return null;
       }
     }
   }
 
-  /** The outcome; null where the user has cancelled. */
-  private async ask(document: vscode.TextDocument, edit: string): Promise<Outcome | null> {
-    const settings = vscode.workspace.getConfiguration("hunk", document.uri);
-    const workspace = settings.get("workspace", "");
-    const file = await openFile(document, workspace !== "");
-    const body = applyBody(file, edit, settings.get<Mode>("mode", "auto"), workspace);
-    const service = {
-      url: settings.get("url", ""),
-      token: (await this.secrets.get(TOKEN)) ?? "",
-      timeoutMs: settings.get("timeoutSeconds", 300) * 1000,
-    };
-    const progress = {
-      location: vscode.ProgressLocation.Notification,
-      title: `Hunk: applying an edit to ${file.path}`,
-      cancellable: true,
-    };
+  private async send(service: Service, body: ApplyBody): Promise<Outcome | null> {
+    const location = vscode.ProgressLocation.Notification;
+    const progress = { location, title: `Hunk: applying an edit to ${body.path}`, cancellable: true };
     return vscode.window.withProgress(progress, async (_, cancellation) => {
       const cancelled = new AbortController();
       cancellation.onCancellationRequested(() => cancelled.abort());
@@ -139,51 +131,47 @@ class Hunk implements vscode.Disposable {
     });
   }
 
-  private async show(document: vscode.TextDocument, text: string, what: string): Promise<vscode.Uri> {
-    const merged = this.merges.add(document.uri, text);
-    const title = `${path.basename(document.uri.path)}: ${what} by Hunk`;
-    await vscode.commands.executeCommand("vscode.diff", document.uri, merged, title, { preview: true });
-    return merged;
-  }
-
-  /** Change the document, if it is still the one that the edit was merged into. */
-  private async accept(document: vscode.TextDocument, version: number, text: string): Promise<void> {
-    if (document.isClosed || document.version !== version) {
-      return this.fail("The file was changed meanwhile; nothing was accepted. Apply the edit again.");
-    }
-    const change = changeBetween(document.getText(), text);
-    const range = new vscode.Range(document.positionAt(change.start), document.positionAt(change.end));
-    const edit = new vscode.WorkspaceEdit();
-    edit.replace(document.uri, range, change.text);
-    if (!(await vscode.workspace.applyEdit(edit))) return this.fail("VS Code did not take the change.");
-    await vscode.window.showTextDocument(document, { selection: new vscode.Range(range.start, range.start) });
+  /** Says what to do where no service answers; true if it is to be asked again. */
+  private async findService(message: string): Promise<boolean> {
+    const advice = `Type in a terminal: ${SERVE} (rules only: ${SERVE} --model none)`;
+    const answers = ["Try again", "Set the address", "Copy the command"] as const;
+    const answer = await vscode.window.showErrorMessage(`Hunk: ${message} ${advice}`, ...answers);
+    if (answer === "Copy the command") await vscode.env.clipboard.writeText(SERVE);
+    return answer === "Try again" || (answer === "Set the address" && (await this.setAddress()));
   }
 
   private async fail(message: string, details = ""): Promise<void> {
     if (details) this.log.appendLine(`${message}\n${details}\n`);
-    const answers = details ? ["Show why", "Copy for the model"] : [];
+    const answers = details ? ["Show why", "Copy the reasons for the model"] : [];
     const answer = await vscode.window.showErrorMessage(`Hunk: ${message}`, ...answers);
     if (answer === "Show why") this.log.show();
-    if (answer === "Copy for the model") await vscode.env.clipboard.writeText(details);
+    if (answer === "Copy the reasons for the model") await vscode.env.clipboard.writeText(`${message}\n\n${details}`);
   }
+}
+
+function address(): string {
+  return vscode.workspace.getConfiguration("hunk").get("url", "");
+}
+
+/** Each address has its own token, so that none is sent to another service. */
+function tokenKey(): string {
+  return `hunk.token ${address()}`;
+}
+
+/** Whether a document is a file, saved or not, and none that only shows something. */
+function isFile({ uri }: vscode.TextDocument): boolean {
+  if ([REVIEW, MERGE].includes(uri.scheme)) return false;
+  return uri.scheme === "untitled" || vscode.workspace.fs.isWritableFileSystem(uri.scheme) === true;
 }
 
 /** A document as the service is told of it; its saved bytes only where they are asked for and are what is shown. */
 async function openFile(document: vscode.TextDocument, wantsSaved: boolean): Promise<OpenFile> {
   const folder = vscode.workspace.getWorkspaceFolder(document.uri);
-  const below = folder ? pathBelow(folder.uri.fsPath, document.uri.fsPath, path.sep) : null;
+  const below = folder ? pathBelow(folder.uri.path, document.uri.path) : null;
   const isSaved = wantsSaved && below !== null && !document.isDirty && document.uri.scheme === "file";
   return {
     text: document.getText(),
-    path: below ?? path.basename(document.uri.path),
+    path: below ?? document.uri.path.slice(document.uri.path.lastIndexOf("/") + 1),
     saved: isSaved ? await vscode.workspace.fs.readFile(document.uri) : null,
   };
-}
-
-async function closeTab(merged: vscode.Uri): Promise<void> {
-  const tabs = vscode.window.tabGroups.all.flatMap((group) => group.tabs);
-  const found = tabs.filter(
-    ({ input }) => input instanceof vscode.TabInputTextDiff && input.modified.toString() === merged.toString(),
-  );
-  await vscode.window.tabGroups.close(found);
 }

@@ -2,11 +2,13 @@
 
 import type { Reply } from "./client.js";
 
-/** A file's text after the edit, and how it came about in a line. */
+/** A file's text after the edit; `how` says how sure the service is and who decided, `warnings` what to look at. */
 export interface Merged {
   readonly kind: "merged";
   readonly text: string;
   readonly how: string;
+  readonly isCertain: boolean;
+  readonly warnings: readonly string[];
 }
 
 export interface Noop {
@@ -27,6 +29,8 @@ export interface Refused {
   readonly kind: "refused";
   readonly message: string;
   readonly details: string;
+  /** The service wants a token, or does not know the one that was sent. */
+  readonly wantsToken: boolean;
 }
 
 export type Outcome = Merged | Noop | Rejected | Refused;
@@ -47,7 +51,13 @@ function answered(answer: Fields): Outcome {
   const text = merged.replace(/^\ufeff/, "");
   switch (answer["status"]) {
     case "merged":
-      return { kind: "merged", text, how: howMade(answer) };
+      return {
+        kind: "merged",
+        text,
+        how: howMade(answer),
+        isCertain: answer["certainty"] === "certain",
+        warnings: warnings(answer),
+      };
     case "noop":
       return { kind: "noop", message: "The edit is in the file already." };
     case "rejected": {
@@ -61,15 +71,32 @@ function answered(answer: Fields): Outcome {
   }
 }
 
+/** How sure, in the service's word, who decided, and how long it took. */
 function howMade(answer: Fields): string {
   const usage = isFields(answer["usage"]) ? answer["usage"] : {};
   const timings = isFields(answer["timings"]) ? answer["timings"] : {};
   const total = Number(timings["total_ms"] ?? 0);
   const time = total >= 1000 ? `${(total / 1000).toFixed(1)} s` : `${total.toFixed(total < 10 ? 1 : 0)} ms`;
-  if (answer["certainty"] === "likely") return `by its likeliest reading, not certain, ${time}`;
-  if (answer["method"] === "deterministic") return `by a rule (${string(answer["rung"])}), ${time}`;
-  const who = answer["certainty"] === "scored" ? "by a reading that the model chose" : "by the model";
-  return `${who}, ${string(usage["forwards"])} forwards, ${time}`;
+  const confidence = answer["confidence"];
+  const share = typeof confidence === "number" ? ` (${(Math.floor(confidence * 1000) / 10).toFixed(1)} %)` : "";
+  return `${string(answer["certainty"])}${share}: ${whoDecided(answer, usage)}, ${time}`;
+}
+
+function whoDecided(answer: Fields, usage: Fields): string {
+  if (answer["certainty"] === "likely") return "by the likeliest reading, no rule proves it";
+  if (answer["method"] === "deterministic") return `by a rule (${string(answer["rung"])})`;
+  const who = answer["certainty"] === "scored" ? "by a reading that the model chose" : "by the model, which wrote it";
+  return `${who}, ${string(usage["forwards"])} forwards`;
+}
+
+/** Checks that failed and yet let the merge pass, and lines of a model that were put back. */
+function warnings(answer: Fields): string[] {
+  const failed = list(answer["checks"]).filter((check) => check["ok"] === false);
+  const repaired = list(answer["repaired"]).length;
+  return [
+    ...failed.map((check) => `check ${string(check["name"])}: ${string(check["detail"])}`),
+    ...(repaired ? [`lines that the model changed without need, put back: ${repaired}`] : []),
+  ];
 }
 
 function problem(status: number, fields: Fields, retryAfter: string | null): Refused {
@@ -78,14 +105,14 @@ function problem(status: number, fields: Fields, retryAfter: string | null): Ref
   const wait = retryAfter ? `in ${retryAfter} s` : "in a moment";
   switch (status) {
     case 401:
-      return refused(`${detail} (command “Hunk: Set the service's token”)`);
+      return { ...refused(`${detail} (command “Hunk: Set the service's token”)`), wantsToken: true };
     case 409:
       return refused(`${detail}. Nothing was changed: save the file, or wait until the service sees it, and try again.`);
     case 429:
     case 503:
-      return { kind: "refused", message: `${detail} Try again ${wait}.`, details };
+      return { ...refused(`${detail} Try again ${wait}.`), details };
     default:
-      return { kind: "refused", message: detail, details };
+      return { ...refused(detail), details };
   }
 }
 
@@ -100,7 +127,7 @@ function reasonText(reason: Fields): string {
 }
 
 function refused(message: string): Refused {
-  return { kind: "refused", message, details: "" };
+  return { kind: "refused", message, details: "", wantsToken: false };
 }
 
 function isFields(value: unknown): value is Fields {
