@@ -68,9 +68,10 @@ def npm_folder(source: Path) -> Path:
     """A folder with `source`'s package.json, package-lock.json and what they ask for; raises NotMade.
 
     Nothing is installed into the checkout: have node look here for modules (NODE_PATH), or copy what is to be built.
-    The scripts of the packages are not run.
+    An `.npmrc` beside them is npm's configuration there.
     """
-    asked = [source / "package.json", source / "package-lock.json"]
+    given = [source / name for name in ("package.json", "package-lock.json", ".npmrc")]
+    asked = [path for path in given if path.exists()]
     folder = _place(f"npm-{source.name}", asked)
     with FileLock(folder.with_suffix(".lock")):
         if not _is_made(folder):
@@ -79,8 +80,7 @@ def npm_folder(source: Path) -> Path:
             folder.mkdir(parents=True)
             for file in asked:
                 shutil.copy(file, folder)
-            quiet = ["--no-audit", "--no-fund", "--loglevel", "error"]
-            _run(["npm", "ci", "--ignore-scripts", *quiet, "--prefix", folder])
+            _run(["npm", "ci", "--no-audit", "--no-fund", "--loglevel", "error", "--prefix", folder])
             _mark_made(folder)
     return folder
 
