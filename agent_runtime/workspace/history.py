@@ -272,11 +272,20 @@ def _read_old(root: ConfinedFolder, real: str) -> tuple[bytes | None, int | None
     return read_descriptor(descriptor, real), mode
 
 
-MAX_VERSION_BYTES = 32 << 20
-"""Limit of the versions that are kept in memory; the least recently used ones go first."""
+MAX_VERSION_BYTES = 64 << 20
+"""Limit of the versions that are kept in memory for all folders; the least recently used ones go first."""
+
+ENTRY_BYTES = 512
+"""Counted for each version beside its bytes, since files may be empty."""
 
 VersionSource = Callable[[str, str], bytes | None]
 """Returns the bytes of a file (real path below the root) with this SHA-256 in hex, None if they are not known."""
+
+
+_versions: LRUCache[tuple[object, str, str], bytes] = LRUCache(
+    MAX_VERSION_BYTES, getsizeof=lambda data: len(data) + ENTRY_BYTES
+)
+_versions_lock = threading.Lock()
 
 
 class FileVersions:
@@ -289,8 +298,7 @@ class FileVersions:
         """`resolve` returns the real path of a path below the root; it may raise OutsideRoot, as then all methods."""
         self._resolve = resolve
         self._sources: list[VersionSource] = []
-        self._lock = threading.Lock()
-        self._kept: LRUCache[tuple[str, str], bytes] = LRUCache(MAX_VERSION_BYTES, getsizeof=len)
+        self._owner = object()  # what one folder's tenant was shown is not another's, even below the same root later
 
     def add_source(self, source: VersionSource) -> None:
         """Ask this source, too, for what is not in memory."""
@@ -298,16 +306,16 @@ class FileVersions:
 
     def keep(self, path: str, data: bytes) -> None:
         """Keep a version of the file at `path`."""
-        if len(data) <= MAX_VERSION_BYTES:
-            key = self._resolve(path), sha256(data).hexdigest()
-            with self._lock:
-                self._kept[key] = data
+        if len(data) + ENTRY_BYTES <= MAX_VERSION_BYTES:
+            key = self._owner, self._resolve(path), sha256(data).hexdigest()
+            with _versions_lock:
+                _versions[key] = data
 
     def find(self, path: str, digest: str) -> bytes | None:
         """Return the version of the file at `path` with this hash, None if it is not known."""
         path = self._resolve(path)
-        with self._lock:
-            kept = self._kept.get((path, digest))
+        with _versions_lock:
+            kept = _versions.get((self._owner, path, digest))
         if kept is not None:
             return kept
         found = (source(path, digest) for source in self._sources)

@@ -6,9 +6,11 @@ import json
 import os
 import time
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from cachetools import LRUCache
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +19,7 @@ from agent_runtime.client.local import LocalClient
 from agent_runtime.errors import BadRequest, NoSuchWrite, OutsideRoot, Stale
 from agent_runtime.workspace import history as kept
 from agent_runtime.workspace import undo
-from agent_runtime.workspace.history import History, OldFile
+from agent_runtime.workspace.history import FileVersions, History, OldFile
 from agent_runtime.workspace.sandbox import ConfinedFolder
 from agent_runtime.workspace.undo import undo_write
 from agent_runtime.workspace.workspace import FileChange, replace_file, write_files
@@ -312,3 +314,21 @@ def test_the_mode_of_what_a_link_leads_to_is_not_set(root: Path, tmp_path: Path)
     (root / "a.py").symlink_to(tmp_path / "secret")
     undo._set_mode(ConfinedFolder(root), "a.py", 0o777)
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_versions_take_no_more_than_their_share_of_memory_and_are_of_one_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size = 1000 + kept.ENTRY_BYTES
+    monkeypatch.setattr(kept, "_versions", LRUCache(3 * size, getsizeof=lambda data: len(data) + kept.ENTRY_BYTES))
+    one, other = FileVersions(lambda path: path), FileVersions(lambda path: path)
+    texts = [bytes([number]) * 1000 for number in range(5)]
+    for text in texts:
+        one.keep("a.py", text)
+    known = [one.find("a.py", sha256(text).hexdigest()) for text in texts]
+    assert known == [None, None, *texts[2:]]
+    digest = sha256(texts[4]).hexdigest()
+    assert (one.find("b.py", digest), other.find("a.py", digest)) == (None, None)
+    for number in range(100):
+        other.keep(f"{number}.py", b"")
+    assert kept._versions.currsize <= 3 * size
