@@ -328,12 +328,10 @@ function tryExample(example) {
 
 async function begin() {
   byId("forget-token").hidden = !token.get();
-  await service.showExamples();
-begin();
+  await service.begin();
   if (!byId("access").hidden) return;
   try {
-    await source.showExamples();
-begin();
+    await source.begin();
   } catch (problem) {
     if (problem.status !== 401) complain(problem);
   }
@@ -351,8 +349,7 @@ byId("access-form").addEventListener("submit", (event) => {
   token.set(byId("token").value.trim());
   byId("token").value = "";
   byId("access").hidden = true;
-  showExamples();
-begin();
+  begin();
 });
 
 byId("forget-token").addEventListener("click", () => {
