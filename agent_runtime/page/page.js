@@ -104,9 +104,7 @@ async function apply(instead = {}) {
   }
   const before = source.text;
   clear();
-  // Side by side the result is in sight already; one above the other it is not.
-  if (matchMedia("(max-width: 900px)").matches) byId("result").scrollIntoView();
-  else byId("result").scrollTop = 0;
+  bringResult();
   await watched("Applying …", async (signal) => {
     const phases = new Phases(byId("phases"));
     const answer = await applyWatched(
@@ -121,6 +119,12 @@ async function apply(instead = {}) {
     phases.finish();
     await show(body, answer, before);
   }, { canBeStopped: true });
+}
+
+/** Brings the result's beginning into sight: beside the form it is there already, below it (on a phone) it is not. */
+function bringResult() {
+  byId("result").scrollTop = 0;
+  if (matchMedia("(max-width: 900px)").matches) byId("result").scrollIntoView();
 }
 
 /** Does the work, which nothing else is begun beside, and tells what became of it. */
@@ -145,6 +149,7 @@ async function watched(text, work, { canBeStopped }) {
     tellChoice();
     byId("cancel").disabled = true;
     byId("result").removeAttribute("aria-busy");
+    bringResult(); // on a phone there may have been too little below it before
   }
 }
 
@@ -176,16 +181,15 @@ function acceptedText() {
 /** Says what the buttons take, and lets nobody write what changes nothing. */
 function tellChoice() {
   if (!shown) return;
-  const { hunks, file } = shown;
+  const { hunks } = shown;
   const isNothing = hunks !== null && hunks.numAccepted === 0;
   byId("write").disabled = running !== null || isNothing;
-  const what =
+  byId("take-note").textContent =
     hunks === null || hunks.areAllAccepted
       ? "exactly what is shown"
       : isNothing
         ? "no hunk is accepted: the text is that of the file"
         : `${hunks.numAccepted} of ${many(hunks.count, "hunk")} accepted`;
-  byId("take-note").textContent = file && !isNothing ? `${what}, if the file is still the one that was loaded` : what;
 }
 
 function put(id, panel) {
@@ -310,12 +314,18 @@ function showExamples() {
       { type: "button", class: "card" },
       el("b", {}, example.title),
       el("span", {}, example.says),
-      el("code", { "aria-hidden": "true" }, example.edit.split("\n").slice(0, 5).join("\n")),
+      el("code", { "aria-hidden": "true" }, beginningOf(example.edit)),
     );
     card.addEventListener("click", () => tryExample(example));
     return card;
   });
   byId("examples").replaceChildren(el("p", {}, "Choose a file, paste an edit, apply it. Or try an example:"), ...cards);
+}
+
+/** The first lines of an edit, without the indentation of its first. */
+function beginningOf(edit) {
+  const [indentation] = edit.match(/^ */);
+  return edit.split("\n").slice(0, 5).map((line) => line.replace(indentation, "")).join("\n");
 }
 
 function tryExample(example) {
