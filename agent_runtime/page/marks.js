@@ -21,7 +21,7 @@ export function compareLines(before, after) {
   const marks = { before: [], after: [], alike: 0 };
   const shared = collect(left, (at) => isKept(at, leftEnd, kept), marks.before);
   collect(right, (at) => isKept(at, rightEnd, keptRight), marks.after);
-  const size = before.trim().length + after.trim().length;
+  const size = (before + after).replace(/\s/g, "").length;
   marks.alike = size ? (2 * shared) / size : 1;
   return marks;
 }

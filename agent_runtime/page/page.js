@@ -260,7 +260,7 @@ async function undo() {
 }
 
 async function copyText() {
-  await navigator.clipboard.writeText(acceptedText());
+  await navigator.clipboard.writeText(withoutMark(acceptedText()));
   byId("take-note").textContent = "The text is copied.";
 }
 
