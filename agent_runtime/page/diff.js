@@ -130,8 +130,8 @@ class RowMaker {
   }
 
   #head(row, colspan) {
-    const range = el("span", {}, row.text);
-    return el("tr", { class: "hunk" }, el("td", { colspan }, el("div", {}, range, this.#choose?.(row.hunk))));
+    const head = el("div", {}, this.#choose?.(row.hunk), el("span", {}, row.text));
+    return el("tr", { class: "hunk" }, el("td", { colspan }, head));
   }
 
   #side(row, at) {

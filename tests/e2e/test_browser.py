@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_runtime.models.config import ModelSettings
 from tests.e2e.environments import npm_folder, tool
 from tests.e2e.service import HUNK, Running, running, scripted
 from tests.scripted_model import Line, merge_of
@@ -67,10 +68,16 @@ def answers() -> list[Line]:
 
 @pytest.fixture(scope="module")
 def served(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """The service with a model that gets the page's examples right."""
-    script = tmp_path_factory.mktemp("script") / "script.json"
-    with scripted(root, script, *answers(), arguments=["--context", "8192"]) as service:
-        yield service
+    """The service with a model that gets the page's examples right; it keeps a history, in a cache of its own."""
+    script, cache = tmp_path_factory.mktemp("script") / "script.json", tmp_path_factory.mktemp("cache")
+    models = ModelSettings.from_env(os.environ).cache_dir / "models"
+    models.mkdir(parents=True, exist_ok=True)
+    (cache / "models").symlink_to(models)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HUNK_CACHE", str(cache))
+        patch.setenv("HUNK_HISTORY", "20")
+        with scripted(root, script, *answers(), arguments=["--context", "8192"]) as service:
+            yield service
 
 
 @pytest.fixture(scope="module")
