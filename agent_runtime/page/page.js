@@ -163,8 +163,8 @@ async function show(body, answer, before) {
   put("difference", differencePanel(answer.files, { texts, hunks, onChoice: tellChoice }));
   put("tokens", tokensPanel(answer.trace, answer.scope));
   if (answer.status === "merged" && typeof answer.merged === "string") {
-    shown = { body, answer, before, hunks, file: source.loaded };
-    byId("write").hidden = !shown.file;
+    shown = { body, answer, before, hunks };
+    byId("write").hidden = !body.workspace;
     byId("write").textContent = `Write to ${body.path}`;
     byId("copy-text").hidden = !navigator.clipboard;
     byId("take").hidden = false;
@@ -201,7 +201,7 @@ function put(id, panel) {
  * accepted: the request is then a replacement of the whole text, which a rule decides. It is tried before it is written.
  */
 async function write() {
-  if (!shown?.file || running) return;
+  if (!shown?.body.workspace || running) return;
   const { body, answer, hunks } = shown;
   const text = acceptedText();
   await watched(`Writing ${body.path} …`, async () => {
@@ -223,7 +223,7 @@ async function write() {
 }
 
 function asReplacement(text) {
-  const edit = JSON.stringify({ old_string: withoutMark(shown.file.text), new_string: withoutMark(text) });
+  const edit = JSON.stringify({ old_string: withoutMark(shown.before), new_string: withoutMark(text) });
   const { workspace, path, expected_sha256 } = shown.body;
   return { workspace, path, expected_sha256, edit, format: "replace", mode: "deterministic", policy: "lenient" };
 }
@@ -306,7 +306,6 @@ class Phases {
 
 /** Shows the examples as cards: each fills the form. */
 function showExamples() {
-  clear();
   byId("show-examples").hidden = true;
   const cards = EXAMPLES.map((example) => {
     const card = el(
@@ -379,9 +378,9 @@ byId("download").addEventListener("click", download);
 byId("copy-curl").addEventListener("click", copyCurl);
 byId("copy-curl").hidden = !navigator.clipboard; // a page that did not come over HTTPS or from this machine has none
 byId("show-examples").addEventListener("click", () => {
-  if (running) return;
   showExamples();
-  say("Nothing has been applied yet.");
+  byId("examples").scrollIntoView();
+  byId("examples").querySelector("button").focus();
 });
 document.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {

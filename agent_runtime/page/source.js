@@ -55,11 +55,6 @@ export class Source {
     return this.isOfWorkspace ? (this.#loaded?.text ?? "") : byId("text").value;
   }
 
-  /** The file of a workspace that is loaded, or null. */
-  get loaded() {
-    return this.isOfWorkspace ? this.#loaded : null;
-  }
-
   /** Find out which workspaces there are, and show the files of the first, if any. */
   async begin() {
     let workspaces = [];

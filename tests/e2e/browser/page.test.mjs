@@ -189,7 +189,7 @@ page("readings that the model weighed are told apart from what it writes", {}, a
   assert.ok((await page.locator(".answer .run:not(.scored)").count()) > 0);
 });
 
-page("a refusal tells why and what to send instead", { expected: REFUSED }, async (page) => {
+page("a refusal tells why and what to send instead", { ...CLIPBOARD, expected: REFUSED }, async (page) => {
   await choose(page, "limits.py");
   const edit = "<<<<<<< SEARCH\nLIMITS = 1000\n=======\nLIMIT = 1\n>>>>>>> REPLACE\n";
   assert.match(await apply(page, edit, { mode: "deterministic" }), /^Not done/);
@@ -197,6 +197,9 @@ page("a refusal tells why and what to send instead", { expected: REFUSED }, asyn
   assert.match(problem, /Send instead: /);
   assert.match(problem, /LIMIT = 100/);
   assert.ok(await page.locator("#take").isHidden());
+  await page.getByRole("button", { name: "Copy the reasons for the model" }).click();
+  await page.waitForFunction(() => document.getElementById("status").textContent === "The reasons are copied.");
+  assert.equal(JSON.parse(await clipboard(page))[0].code, "not_found");
 });
 
 page("the model is asked about a refused edit by a button, once, and what it writes is told apart", { expected: REFUSED }, async (page) => {
@@ -637,7 +640,7 @@ page("pictures", { colorScheme: "light" }, async (page) => {
   await page.evaluate(() => document.activeElement.blur());
   await picture(page, "light");
   await page.emulateMedia({ colorScheme: "dark" });
-  await page.setViewportSize({ width: 1180, height: 820 });
+  await page.setViewportSize({ width: 1180, height: 760 });
   await example(page, "The model writes");
   await page.keyboard.press("Enter");
   assert.match(await outcome(page), /^Merged/);
