@@ -272,7 +272,7 @@ function download() {
 }
 
 /** Copies the request that the form makes as a command. It names the variable of a token, never a token. */
-async function copyCurl() {
+async function copyCommand() {
   try {
     const url = String(new URL("apply", document.baseURI));
     await navigator.clipboard.writeText(curlCommand(url, requestBody(), Boolean(token.get())));
@@ -375,7 +375,7 @@ byId("write").addEventListener("click", write);
 byId("undo").addEventListener("click", undo);
 byId("copy-text").addEventListener("click", copyText);
 byId("download").addEventListener("click", download);
-byId("copy-curl").addEventListener("click", copyCurl);
+byId("copy-curl").addEventListener("click", copyCommand);
 byId("copy-curl").hidden = !navigator.clipboard; // a page that did not come over HTTPS or from this machine has none
 byId("show-examples").addEventListener("click", () => {
   showExamples();
