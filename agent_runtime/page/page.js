@@ -160,7 +160,11 @@ async function show(body, answer, before) {
   const hunks = Hunks.of(answer, mark + withoutMark(before));
   const texts = { before: withoutMark(before), after: withoutMark(answer.merged ?? "") };
   put("verdict", verdictPanel(answer));
-  put("difference", differencePanel(answer.files, { texts, hunks, onChoice: tellChoice }));
+  const onChoice = () => {
+    shown.isWarned = false;
+    tellChoice();
+  };
+  put("difference", differencePanel(answer.files, { texts, hunks, onChoice }));
   put("tokens", tokensPanel(answer.trace, answer.scope));
   if (answer.status === "merged" && typeof answer.merged === "string") {
     shown = { body, answer, before, hunks };
@@ -204,6 +208,7 @@ async function write() {
   if (!shown?.body.workspace || running) return;
   const { body, answer, hunks } = shown;
   const text = acceptedText();
+  byId("problem").hidden = true;
   await watched(`Writing ${body.path} …`, async () => {
     const isWhole = hunks === null || hunks.areAllAccepted;
     const request = answer.method === "model" || !isWhole ? asReplacement(text) : { ...body, trace: false };
@@ -211,6 +216,11 @@ async function write() {
     const isSame = isWhole ? tried.sha256 === answer.sha256 : withoutMark(tried.merged ?? "") === withoutMark(text);
     if (tried.status !== "merged" || !isSame) {
       throw new Error("Nothing was written: the service would write something else now. Apply the edit again.");
+    }
+    const errors = isWhole ? null : newErrors(tried);
+    if (errors && !shown.isWarned) {
+      shown.isWarned = true;
+      throw new Error(`Nothing was written: with these hunks alone the file has ${errors}. Write once more if you mean it.`);
     }
     const done = await post("apply", { ...request, write: true });
     byId("take").hidden = true;
@@ -220,6 +230,13 @@ async function write() {
     say(`Written: ${body.path}, sha256 ${done.sha256.slice(0, 12)}….`);
     await source.load();
   }, { canBeStopped: false });
+}
+
+/** What the check of the syntax says if there are more errors than before, else null. Merges to the letter pass it. */
+function newErrors({ files: [{ checks }] }) {
+  const { detail } = checks.find(({ name }) => name === "parse_errors") ?? {};
+  const numbers = /^(\d+) syntax errors, (\d+) before/.exec(detail);
+  return numbers && Number(numbers[1]) > Number(numbers[2]) ? numbers[0] : null;
 }
 
 function asReplacement(text) {

@@ -45,6 +45,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "twice.ini").write_text(TWICE)
     for name in ("windows.py", "hunks.py"):
         (root / name).write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    (root / "halves.py").write_text("first = 1\n" + '"line",\n' * 12 + "last = 2\n")
     (root / "logo.png").write_bytes(b"\x89PNG\r\n\x1a\n\0")
     (root / "big.py").write_text("".join(f"value_{number} = {number}\n" for number in range(10_000)))
     markup = '</textarea><script>window.pwned=1</script><svg onload="window.pwned=1">'

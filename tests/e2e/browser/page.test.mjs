@@ -547,6 +547,21 @@ page("what is accepted, hunk by hunk, is what is copied, downloaded and written,
   assert.equal(onDisk("hunks.py"), "changed = 1\n");
 });
 
+page("hunks that break the syntax without the others are written only if it is meant", {}, async (page) => {
+  const before = onDisk("halves.py");
+  const block = (search, replace) => `<<<<<<< SEARCH\n${search}\n=======\n${replace}\n>>>>>>> REPLACE\n`;
+  await choose(page, "halves.py");
+  assert.match(await apply(page, block("first = 1", "first = [") + block("last = 2", "]")), /^Merged in /);
+  await page.locator("[data-choice]").nth(1).uncheck();
+  await page.click("#write");
+  assert.match(await outcome(page), /^Not done: Nothing was written: with these hunks alone the file has 1 syntax errors, 0 before/);
+  assert.equal(onDisk("halves.py"), before);
+  await page.click("#write");
+  await page.waitForFunction(() => document.getElementById("status").textContent.startsWith("Written"));
+  assert.equal(onDisk("halves.py"), before.replace("first = 1", "first = ["));
+  assert.ok(await page.locator("#problem").isHidden());
+});
+
 page("without an accepted hunk nothing can be written", {}, async (page) => {
   await choose(page, "limits.py");
   await apply(page, EDIT);
