@@ -7,12 +7,17 @@ import { KINDS, count, many, milliseconds, percent } from "./words.js";
 export function costPanel(answer, recent) {
   const usage = answer.usage;
   return el(
-    "section",
-    { class: "panel", "aria-labelledby": "cost-title" },
-    el("h3", { id: "cost-title" }, "What it cost"),
+    "details",
+    { class: "panel" },
+    el("summary", {}, el("b", {}, "What it cost"), `: ${costText(answer)}`),
     usage.prompt ? tokenCost(usage, weighedIn(answer.trace), recent) : el("p", { class: "note" }, "No forward pass: a rule decided."),
     timings(answer.timings),
   );
+}
+
+function costText({ usage, timings: { total_ms } }) {
+  const forwards = usage.prompt ? `${many(usage.prompt, "token")} read, ${count(usage.completion)} written` : "no forward pass";
+  return `${milliseconds(total_ms)}, ${forwards}`;
 }
 
 /** Tokens of readings that the model was asked to weigh: it wrote none of them. */

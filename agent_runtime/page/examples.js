@@ -54,7 +54,12 @@ const BY_MODEL = `    def forget(self, client):
 `;
 
 export const EXAMPLES = [
-  { title: "a rule decides", edit: BY_RULE, mode: "auto" },
-  { title: "the model weighs", edit: BY_WEIGHING, mode: "auto" },
-  { title: "the model writes", edit: BY_MODEL, mode: "model" },
+  { title: "A rule decides", says: "A SEARCH/REPLACE block with one place in the file. No model is asked.", edit: BY_RULE, mode: "auto" },
+  {
+    title: "The model weighs",
+    says: "A snippet that leaves lines out, and can be read in several ways. The model scores them.",
+    edit: BY_WEIGHING,
+    mode: "auto",
+  },
+  { title: "The model writes", says: "A snippet that the model merges by itself, token by token.", edit: BY_MODEL, mode: "model" },
 ].map((example) => ({ name: "limits.py", text: FILE, ...example }));

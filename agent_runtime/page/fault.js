@@ -7,6 +7,7 @@ const ADVICE = {
   stale: "The file is not what was loaded here; nothing was written. Load it again, look at it, and apply once more.",
   unauthorized: "Give a token above, then try again.",
   forbidden: "The token may not do this; ask for one with the scope that is named.",
+  "undo-refused": "A write can be undone while its files are as it left them. `hunk log` lists the writes.",
   busy: "Try again in a moment.",
   "model-unavailable": "Edits that a rule decides work meanwhile.",
   "outside-root": "Paste the file's text instead, or start the service with --root.",

@@ -11,13 +11,15 @@ const EVERY_MS_WITHOUT = 10_000;
 export class ServiceNow {
   #tiles;
   #model;
+  #load;
   #timer = 0;
   #needsToken = false;
   window = null;
 
-  constructor(tiles, model) {
+  constructor(tiles, model, load) {
     this.#tiles = tiles;
     this.#model = model;
+    this.#load = load;
     document.addEventListener("visibilitychange", () => this.look());
   }
 
@@ -38,6 +40,7 @@ export class ServiceNow {
       next = EVERY_MS_WITHOUT;
       this.#needsToken = problem.status === 401; // who asks on without one is taken for somebody who guesses
       this.#model.textContent = this.#needsToken ? "needs a token" : problem.message;
+      this.#load.textContent = "state not known";
       this.#tiles.replaceChildren(tile("State", "not known"));
     }
     clearTimeout(this.#timer);
@@ -50,6 +53,7 @@ export class ServiceNow {
     const computes = precision ? `, ${precision.weights} weights` : "";
     this.#model.textContent = `${model.name}, ${model.ready ? "ready" : "loading"}${computes}`;
     this.#model.title = precision ? `activations in ${precision.activations}, KV in ${precision.kv}: ${precision.reason}` : "";
+    this.#load.textContent = `${count(queue.running)} running, ${count(queue.waiting)} waiting`;
     this.#tiles.replaceChildren(
       tile("Running", count(queue.running), queue.running === 1 ? "request" : "requests"),
       tile("Waiting", count(queue.waiting)),

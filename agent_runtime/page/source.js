@@ -8,11 +8,21 @@ const MOST_SHOWN = 300;
 const PAGE = 10_000;
 const MOST_LISTED = 200_000;
 
+/** Endings of files that hold no text: an edit of one is refused, so they are not offered. */
+const BINARY = new Set(
+  ("7z a avi avif bin bmp bz2 class db dll dylib eot exe flac gif gguf gz icns ico jar jpeg jpg lib lockb mkv mov mp3 mp4 npy npz o " +
+    "obj ogg onnx otf parquet pdf pickle pkl png psd pt pth pyc pyd rar safetensors so sqlite sqlite3 tar tgz tif tiff ttf wasm " +
+    "wav webm webp whl woff woff2 xls xlsx xz zip zst docx pptx odt").split(" "),
+);
+
+const isText = (path) => !BINARY.has(path.split("/").at(-1).split(".").slice(1).at(-1)?.toLowerCase());
+
 const byId = (id) => document.getElementById(id);
 
 /** Follows the choice of the file; `onProblem` hears of what cannot be had. */
 export class Source {
   #files = [];
+  #numBinary = 0;
   #loaded = null;
   #onProblem;
   #loading = 0;
@@ -40,9 +50,9 @@ export class Source {
     return { workspace, path, expected_sha256: sha256 };
   }
 
-  /** The file of a workspace that is loaded, or null. */
-  get loaded() {
-    return this.isOfWorkspace ? this.#loaded : null;
+  /** The text that the edit is for. */
+  get text() {
+    return this.isOfWorkspace ? (this.#loaded?.text ?? "") : byId("text").value;
   }
 
   /** Find out which workspaces there are, and show the files of the first, if any. */
@@ -99,11 +109,14 @@ export class Source {
   async #list() {
     const place = `workspaces/${encodeURIComponent(byId("workspace").value)}/files`;
     this.#files = [];
+    this.#numBinary = 0;
     try {
       let after = "";
       do {
         const page = await get(`${place}?limit=${PAGE}&after=${encodeURIComponent(after)}`);
-        this.#files.push(...page.files.map((file) => file.path));
+        const paths = page.files.map((file) => file.path);
+        this.#files.push(...paths.filter(isText));
+        this.#numBinary += paths.filter((path) => !isText(path)).length;
         after = page.next;
       } while (after && this.#files.length < MOST_LISTED);
     } catch (problem) {
@@ -119,6 +132,7 @@ export class Source {
     byId("paths").replaceChildren(...shown.map((path) => el("option", { value: path }, path)));
     if (this.#loaded && shown.includes(this.#loaded.path)) byId("paths").value = this.#loaded.path;
     const more = found.length > shown.length ? `, the first ${count(shown.length)} shown` : "";
-    byId("paths-note").textContent = `${many(found.length, "file")}${more}`;
+    const binary = this.#numBinary ? `; ${count(this.#numBinary)} binary not offered` : "";
+    byId("paths-note").textContent = `${many(found.length, "file")}${more}${binary}`;
   }
 }

@@ -24,13 +24,9 @@ function legend(counts) {
   return el("ul", { class: "legend", "aria-label": "What the marks mean" }, items);
 }
 
-function panel(...children) {
-  return el(
-    "section",
-    { class: "panel", "aria-labelledby": "tokens-title" },
-    el("h3", { id: "tokens-title" }, "Token by token"),
-    children,
-  );
+/** The panel: open while the model writes, folded when it is done. */
+function panel(isOpen, summary, ...children) {
+  return el("details", { class: "panel", open: isOpen }, el("summary", {}, el("b", {}, "Token by token"), summary), children);
 }
 
 /** The answer as it is written: pieces are drawn once a frame, those of one pass and kind as one. */
@@ -60,7 +56,7 @@ export class LiveTokens {
 
   #flush() {
     if (this.#waiting.length && !this.#regions.size) {
-      this.#parent.replaceChildren(panel(legend({ copied: null, generated: null })));
+      this.#parent.replaceChildren(panel(true, "", legend({ copied: null, generated: null })));
     }
     for (const { region, pieces } of this.#waiting) this.#append(this.#box(region), pieces);
     this.#waiting = [];
@@ -104,14 +100,19 @@ export function tokensPanel(trace, scope) {
     for (const run of answer.prompt) counts[run.kind] = (counts[run.kind] ?? 0) + run.tokens;
     for (const run of answer.completion) counts[run.origin] = (counts[run.origin] ?? 0) + run.tokens;
   }
-  return panel(
+  const kinds = Object.keys(KINDS).filter((kind) => counts[kind]);
+  const node = panel(
+    false,
+    `: ${kinds.map((kind) => `${count(counts[kind])} ${KINDS[kind].name}`).join(", ")}`,
     legend(counts),
     trace.map((answer, at) => answerView(answer, at, scope, trace.length)),
   );
+  node.addEventListener("toggle", () => showNews(node), { once: true });
+  return node;
 }
 
 /** Scrolls each prompt to the first token that was not cached: what stands before is the same for all edits. */
-export function showNews(parent) {
+function showNews(parent) {
   for (const box of parent.querySelectorAll(".tokens")) {
     const first = box.querySelector(".recomputed, .reused");
     if (first) box.scrollTop = first.offsetTop - box.clientHeight / 3;

@@ -29,7 +29,7 @@ export function verdictPanel(answer) {
   return el(
     "section",
     { class: "panel", "aria-labelledby": "verdict-title" },
-    el("h3", { id: "verdict-title" }, "How it was made"),
+    el("h3", { id: "verdict-title", class: "sr" }, "Verdict"),
     answer.files.map(fileVerdict),
   );
 }
@@ -37,10 +37,8 @@ export function verdictPanel(answer) {
 function fileVerdict(file) {
   const [mood] = STATUSES[file.status] ?? ["idle"];
   const facts = [
-    ["Status", el("span", { class: `badge ${mood}` }, file.status)],
     ["Method", METHODS[file.certainty] ?? "the model"],
     ["Rung", file.rung],
-    ["Certainty", CERTAINTIES[file.certainty] ?? file.certainty],
     ["Candidates", count(file.candidates)],
   ];
   if (typeof file.confidence === "number") facts.push(["Confidence", wholePercent(file.confidence)]);
@@ -48,10 +46,22 @@ function fileVerdict(file) {
   return el(
     "div",
     { class: "verdict" },
-    file.path ? el("p", { class: "path" }, file.move_to ? `${file.path} → ${file.move_to}` : file.path) : null,
-    el("dl", { class: "facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
+    el(
+      "p",
+      {},
+      el("span", { class: `badge ${mood}` }, file.status),
+      file.path ? el("code", {}, file.move_to ? `${file.path} → ${file.move_to}` : file.path) : null,
+      el("span", {}, CERTAINTIES[file.certainty] ?? file.certainty),
+    ),
+    failedChecks(file.checks ?? []),
     readings(file.readings ?? []),
-    checks(file.checks ?? []),
+    el(
+      "details",
+      { class: "passed" },
+      el("summary", {}, "How it was made", passedChecks(file.checks ?? [])),
+      el("dl", { class: "facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
+      el("ul", { class: "checks" }, (file.checks ?? []).filter((check) => check.ok).map(checkItem)),
+    ),
   );
 }
 
@@ -80,20 +90,14 @@ function readings(found) {
   );
 }
 
-function checks(found) {
+function failedChecks(found) {
   const failed = found.filter((check) => !check.ok);
-  const passed = found.filter((check) => check.ok);
-  return [
-    failed.length ? el("ul", { class: "checks", "aria-label": "Failed checks" }, failed.map(checkItem)) : null,
-    passed.length
-      ? el(
-          "details",
-          { class: "passed" },
-          el("summary", {}, el("span", { class: "mark" }, "✓"), many(passed.length, "check"), " passed"),
-          el("ul", { class: "checks" }, passed.map(checkItem)),
-        )
-      : null,
-  ];
+  return failed.length ? el("ul", { class: "checks", "aria-label": "Failed checks" }, failed.map(checkItem)) : null;
+}
+
+function passedChecks(found) {
+  const passed = found.filter((check) => check.ok).length;
+  return passed ? ["; ", el("span", { class: "mark" }, "✓"), many(passed, "check"), " passed"] : null;
 }
 
 function checkItem(check) {

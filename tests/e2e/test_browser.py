@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_runtime.models.config import ModelSettings
 from tests.e2e.environments import npm_folder, tool
 from tests.e2e.service import HUNK, Running, running, scripted
 from tests.scripted_model import Line, merge_of
@@ -42,7 +43,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("limits.py", "deep/er/limits.py", "races.py"):
         (root / name).write_text(text)
     (root / "twice.ini").write_text(TWICE)
-    (root / "windows.py").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    for name in ("windows.py", "hunks.py"):
+        (root / name).write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    (root / "halves.py").write_text("first = 1\n" + '"line",\n' * 12 + "last = 2\n")
+    (root / "logo.png").write_bytes(b"\x89PNG\r\n\x1a\n\0")
     (root / "big.py").write_text("".join(f"value_{number} = {number}\n" for number in range(10_000)))
     markup = '</textarea><script>window.pwned=1</script><svg onload="window.pwned=1">'
     (root / "<img src=x onerror='window.pwned=1'>.py").write_text(f"# one\n{markup}\n# two\n")
@@ -65,10 +69,16 @@ def answers() -> list[Line]:
 
 @pytest.fixture(scope="module")
 def served(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """The service with a model that gets the page's examples right."""
-    script = tmp_path_factory.mktemp("script") / "script.json"
-    with scripted(root, script, *answers(), arguments=["--context", "8192"]) as service:
-        yield service
+    """The service with a model that gets the page's examples right; it keeps a history, in a cache of its own."""
+    script, cache = tmp_path_factory.mktemp("script") / "script.json", tmp_path_factory.mktemp("cache")
+    models = ModelSettings.from_env(os.environ).cache_dir / "models"
+    models.mkdir(parents=True, exist_ok=True)
+    (cache / "models").symlink_to(models)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HUNK_CACHE", str(cache))
+        patch.setenv("HUNK_HISTORY", "20")
+        with scripted(root, script, *answers(), arguments=["--context", "8192"]) as service:
+            yield service
 
 
 @pytest.fixture(scope="module")
@@ -100,5 +110,5 @@ def test_the_page_in_a_browser(served: Running, guarded: tuple[Running, str], tm
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\npictures: {pictures}"
     assert re.search(r"pass (\d+)", done.stdout), done.stdout
-    for name in ("light", "dark", "narrow"):
-        assert (pictures / f"page-{name}.png").stat().st_size > 10_000
+    for name in ("light", "dark", "phone"):
+        assert 10_000 < (pictures / f"page-{name}.png").stat().st_size <= 150_000

@@ -46,7 +46,7 @@ export async function onPage(browser, url, options, test) {
   });
   try {
     await page.goto(url);
-    await page.waitForSelector("#service .tile");
+    await page.waitForSelector("#service .tile", { state: "attached" });
     await page.waitForSelector("#paths option, #access:not([hidden])", { state: "attached" });
     await test(page);
     assert.deepEqual([...hosts], [new URL(url).host], "the page asked another host");
@@ -103,6 +103,61 @@ export async function apply(page, edit, options = {}) {
   await page.fill("#edit", edit);
   await page.press("#edit", "Control+Enter");
   return outcome(page);
+}
+
+/** Fills the form with an example, by its card. */
+export async function example(page, title) {
+  if (await page.locator("#show-examples").isVisible()) await page.click("#show-examples");
+  await page.getByRole("button", { name: title }).click();
+}
+
+/** Opens all that is folded. */
+export const unfold = (page) => page.$$eval("details", (all) => all.forEach((details) => (details.open = true)));
+
+/** What a copy left in the clipboard; the page's context needs the permissions. */
+export const CLIPBOARD = { permissions: ["clipboard-read", "clipboard-write"] };
+export const clipboard = (page) => page.evaluate(() => navigator.clipboard.readText());
+
+/** A module of the page, as an argument of `page.evaluate`. */
+export const moduleUrl = (page, name) =>
+  page.$eval("link[rel=stylesheet]", ({ href }, name) => String(new URL(name, href)), name);
+
+/** Texts of the page whose contrast with what is behind them is less than 4.5, as `[ratio, text, colours]`. */
+export async function faintTexts(page) {
+  return page.evaluate(() => {
+    const read = (colour) => {
+      const [red, green, blue, alpha = 1] = colour.match(/[\d.]+/g).map(Number);
+      return { colour: [red, green, blue], alpha };
+    };
+    const light = (colour) => {
+      const parts = colour.map((part) => part / 255).map((part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+      return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+    };
+    const mix = (top, alpha, below) => top.map((part, at) => part * alpha + below[at] * (1 - alpha));
+    const behind = (node) => {
+      const layers = [];
+      for (let at = node; at; at = at.parentElement) {
+        const layer = read(getComputedStyle(at).backgroundColor);
+        if (layer.alpha) layers.push(layer);
+        if (layer.alpha === 1) break;
+      }
+      return layers.reverse().reduce((below, { colour, alpha }) => mix(colour, alpha, below), [255, 255, 255]);
+    };
+    const found = { checked: 0, kinds: [], faint: [] };
+    const kinds = new Set();
+    for (const node of document.querySelectorAll("body *")) {
+      const isText = [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim());
+      if (!isText || !node.checkVisibility() || node.closest(":disabled, .sr, .skip, option")) continue;
+      const ground = behind(node);
+      const { colour, alpha } = read(getComputedStyle(node).color);
+      const [low, high] = [light(mix(colour, alpha, ground)), light(ground)].sort((a, b) => a - b);
+      const ratio = (high + 0.05) / (low + 0.05);
+      found.checked += 1;
+      kinds.add(`${node.className} in ${node.closest("mark, ins, del")?.tagName ?? ""}`);
+      if (ratio < 4.5) found.faint.push([ratio.toFixed(2), node.textContent.slice(0, 40), String(colour), String(ground)]);
+    }
+    return { ...found, kinds: [...kinds] };
+  });
 }
 
 /** The rows of the unified diff that is shown: `[sign, text]`. */
