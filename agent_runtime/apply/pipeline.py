@@ -28,7 +28,7 @@ from agent_runtime.apply.result import (
     set_path,
 )
 from agent_runtime.apply.rule_process import LargeFilesError, RuleProcesses
-from agent_runtime.apply.stale import merge_into_current
+from agent_runtime.apply.stale import decode_base, merge_into_current, name_base
 from agent_runtime.certainty import is_as_sure
 from agent_runtime.errors import EditRefused, ModelUnavailable, RulesOnly
 from agent_runtime.llm.interface import Merger, ModelChoice, ModelMerge, ModelTask, render_blocks, resolve_reuse_mode
@@ -311,7 +311,7 @@ def _merge_file(request: ApplyRequest, timings: Timings) -> tuple[_ParsedFile, O
 def _merge_text(request: ApplyRequest, timings: Timings) -> tuple[_ParsedFile, Outcome | ModelTask]:
     with timings.phase("parse"):
         file = _parse(request)
-    with timings.phase("merge"):
+    with timings.phase("merge"), name_base(request):
         return file, _merge_by_rule(file)
 
 
@@ -321,7 +321,7 @@ def _parse(request: ApplyRequest) -> _ParsedFile:
     Raises BadFile, EditRefused, or Unsupported for a reuse mode of sessions.
     """
     resolve_reuse_mode(request.reuse, "exact")
-    source = decode(request.original if request.base is None else request.base, request.path)
+    source = decode_base(request)
     try:
         edits = parse_files(request.edit_text, request.format, request.path)
         edit = select_edit(request.path, edits)

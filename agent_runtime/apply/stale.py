@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from agent_runtime.apply.result import IN_CONFLICT, decode, encode_merged, make_refusal, make_version, render_file_diff
+from agent_runtime.errors import EditRefused
 from agent_runtime.types import ApplyRequest, FileResult, Reason
+from editor.codec import SourceText
 from editor.grammars import find_language
 from editor.three_way import Conflict, check_three_way, merge_three_way
 from editor.types import Check
@@ -14,6 +17,25 @@ from editor.verify import is_accepted
 
 MAX_NEAREST = 12
 """Lines of the file that a refusal shows."""
+
+
+def decode_base(request: ApplyRequest) -> SourceText:
+    """Return the text that the edit was made for: that of the base, without one that of the file; raises BadFile."""
+    if request.base is None:
+        return decode(request.original, request.path)
+    return decode(request.base, f"the base of {request.path}")
+
+
+@contextmanager
+def name_base(request: ApplyRequest) -> Iterator[None]:
+    """Have the reasons of a refusal say that they are about the base, if there is one."""
+    try:
+        yield
+    except EditRefused as fault:
+        if request.base is None:
+            raise
+        reasons = [replace(reason, reason=f"In the base of the edit: {reason.reason}") for reason in fault.reasons]
+        raise make_refusal(reasons) from fault
 
 
 def merge_into_current(file: FileResult, request: ApplyRequest) -> FileResult:

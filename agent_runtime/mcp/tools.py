@@ -87,13 +87,7 @@ def build_server(backend: Backend) -> MCPServer:
 
     @server.tool(
         description="Merge an edit into a file and write it, if the merge is certain and passes all checks.",
-        annotations=ToolAnnotations(
-            title="Edit a file",
-            read_only_hint=False,
-            destructive_hint=True,
-            idempotent_hint=False,
-            open_world_hint=False,
-        ),
+        annotations=_describe_writing("Edit a file"),
     )
     async def edit_file(
         context: Context,
@@ -126,13 +120,7 @@ def build_server(backend: Backend) -> MCPServer:
 
     @server.tool(
         description="Edit, create, delete or move files, all or none of those that the edit names.",
-        annotations=ToolAnnotations(
-            title="Edit several files",
-            read_only_hint=False,
-            destructive_hint=True,
-            idempotent_hint=False,
-            open_world_hint=False,
-        ),
+        annotations=_describe_writing("Edit several files"),
     )
     async def edit_files(
         context: Context,
@@ -165,13 +153,7 @@ def build_server(backend: Backend) -> MCPServer:
 
     @server.tool(
         description="Put the files of an earlier edit back as they were before it, if they have not changed since.",
-        annotations=ToolAnnotations(
-            title="Undo an edit",
-            read_only_hint=False,
-            destructive_hint=True,
-            idempotent_hint=False,
-            open_world_hint=False,
-        ),
+        annotations=_describe_writing("Undo an edit"),
     )
     async def undo_edit(
         id: Annotated[  # noqa: A002 -- the interface's name
@@ -189,6 +171,13 @@ def build_server(backend: Backend) -> MCPServer:
         return await run_sync(_respond, backend.status, status_response)
 
     return server
+
+
+def _describe_writing(title: str) -> ToolAnnotations:
+    """Return the hints of a tool that changes files."""
+    return ToolAnnotations(
+        title=title, read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False
+    )
 
 
 class _Server(MCPServer):

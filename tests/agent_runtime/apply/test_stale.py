@@ -17,7 +17,7 @@ import hunk
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.apply.rule_process import RuleProcesses
 from agent_runtime.client import Client, WorkspaceRequest
-from agent_runtime.errors import EditRefused, Stale
+from agent_runtime.errors import BadFile, EditRefused, Stale
 from agent_runtime.server.service import Service
 from agent_runtime.types import ApplyRequest
 from agent_runtime.workspace.history import History
@@ -91,6 +91,14 @@ def test_a_conflict_stands_between_markers_where_that_is_asked_for() -> None:
     assert (file.status, file.conflicts) == ("merged", 1)
     assert file.merged == TOUCHED.replace("LIMIT = 11\n", marked)
     assert file.summary.endswith("merged three-way, with 1 conflicts between markers")
+
+
+def test_what_is_wrong_with_the_base_is_said_of_the_base() -> None:
+    with pytest.raises(EditRefused) as refused:
+        merge(BASE.encode(), b"other = 1\n")
+    assert refused.value.reasons[0].reason.startswith("In the base of the edit: The old text does not stand in")
+    with pytest.raises(BadFile, match=r"the base of a\.py: The file looks like UTF-16"):
+        merge(BASE.encode(), b"\x00\x01")
 
 
 def test_what_somebody_else_has_done_already_is_nothing_to_do() -> None:
