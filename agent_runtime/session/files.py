@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from agent_runtime.apply.result import decode
-from agent_runtime.errors import BadFile, BadRequest, OutsideRoot, TooLarge
+from agent_runtime.errors import BadFile, BadRequest, OutsideRoot, Stale, TooLarge
 from agent_runtime.files import MAX_FILE_BYTES, check_size
 from agent_runtime.workspace.index import TokenIndex
 from agent_runtime.workspace.workspace import Workspace
@@ -111,9 +111,12 @@ class SessionFiles:
         return self._workspace.read_if_there(path)
 
     def find_base(self, path: str, digest: str | None, current: bytes) -> bytes | None:
-        """Return the version of a workspace file that an edit was made for, as `FileVersions.find_base`."""
-        if digest is None or self._workspace is None or self.is_own(path):
+        """Return the version that an edit was made for, as `FileVersions.find_base`; no other one of an own text."""
+        now = sha256(current).hexdigest()
+        if digest in (None, now):
             return None
+        if self._workspace is None or self.is_own(path):
+            raise Stale(f"{path} is not what the edit was made for; put its text in again", current_sha256=now)
         return self._workspace.versions.find_base(_normalize_path(path), digest, current)
 
     def is_own(self, path: str) -> bool:

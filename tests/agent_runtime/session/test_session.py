@@ -533,3 +533,7 @@ def test_an_edit_of_what_the_session_has_shown_is_merged_with_what_has_changed_s
     assert result.merged.endswith("    return 2\n")
     with pytest.raises(Stale):
         session.apply(EDIT, path="b.py", base_sha256="0" * 64)
+    session.read([], texts={"own.py": B})
+    with pytest.raises(Stale):
+        session.apply(EDIT, path="own.py", base_sha256="0" * 64)
+    assert session.apply(EDIT, path="own.py", base_sha256=hash_of(B)).merged == B2
