@@ -98,6 +98,10 @@ def run_then(command: str, write_id: str, history: History | None, journals: Pat
     """
     try:
         run_or_undo(command, write_id, history, journals, output=STANDARD_ERROR)
+    except KeyboardInterrupt:
+        if write_id:
+            typer.echo(f"the write is undone: {command!r} was interrupted", err=True)
+        raise
     except EditRefused as fault:
         typer.echo(str(fault), err=True)
         raise typer.Exit(EditRefused.exit_code) from None

@@ -640,6 +640,14 @@ def test_a_command_that_changes_the_file_itself_keeps_the_write_and_says_so(file
 
 
 @pytest.mark.usefixtures("kept")
+def test_an_interrupted_command_takes_the_write_back_and_says_so(file: Path) -> None:
+    done = applied("a.py", "--write", "--then", "kill -INT $PPID; sleep 0.1")
+    assert done.stderr.splitlines()[-1] == "the write is undone: 'kill -INT $PPID; sleep 0.1' was interrupted"
+    assert done.exit_code != 0
+    assert file.read_text() == FILE
+
+
+@pytest.mark.usefixtures("kept")
 def test_then_is_for_writes_that_can_be_undone(file: Path) -> None:
     for arguments in (["--then", "true"], ["--write", "--history", "0", "--then", "true"]):
         assert "--then needs --write" in str(applied("a.py", *arguments).exception)
