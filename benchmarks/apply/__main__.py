@@ -13,6 +13,8 @@ Data whose PROVENANCE says that final newlines and blank lines are inexact is co
 apart (`inexact`); input variety (EditEval, unit tests of other projects) is counted apart only. A wrong merge whose
 syntax tree is that of the expected text differs in layout alone: `wrong_syntax_equal`.
 
+With `--chooser untrained`, a model's scores are judged by fixed weights instead of the trained ones.
+
 A long run goes on where it stopped with `--resume FILE`: each row is appended there as soon as it is measured.
 
 With `--styles`, the cases are lazy snippets made from the texts before and after of all recorded edits (see
@@ -75,7 +77,7 @@ OWN_COLUMNS = {
 }
 
 
-_SETTINGS = ("model", "mode", "scope", "decide", "dtype", "quantize", "device")
+_SETTINGS = ("model", "mode", "scope", "decide", "chooser", "dtype", "quantize", "device")
 """The options that decide what an answer is."""
 
 
@@ -85,7 +87,7 @@ def main() -> None:
     options = _options()
     wanted = Options(mode=options.mode, scope=options.scope, decide=options.decide)
     how = LoadOptions(dtype=options.dtype, quantize=options.quantize, device=options.device)
-    applier = Applier(_make_opener(options.model, how))
+    applier = Applier(_make_opener(options.model, how, options.chooser))
     if options.growth:
         summary: dict[str, Any] = {
             "growth": measure_growth(read_pairs(options.cases), applier, wanted, options.limit or 4)
@@ -177,6 +179,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--mode", choices=get_args(Mode), default="auto")
     parser.add_argument("--scope", choices=get_args(ScopeName), default=Options().scope)
     parser.add_argument("--decide", choices=get_args(Decide), default=Options().decide)
+    parser.add_argument(
+        "--chooser",
+        choices=("trained", "untrained"),
+        default="trained",
+        help="what judges the scores of readings",
+    )
     parser.add_argument("--dtype", choices=get_args(Dtype), default="auto", help="of the model (default auto)")
     parser.add_argument("--quantize", choices=get_args(Quantize), default="auto", help="of the model (default auto)")
     parser.add_argument("--device", default="cpu", help="where the model runs (default cpu)")
@@ -191,13 +199,15 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _make_opener(name: str, how: LoadOptions) -> Callable[[], ModelMerger]:
+def _make_opener(name: str, how: LoadOptions, chooser: str) -> Callable[[], ModelMerger]:
     @cache
     def open_once() -> ModelMerger:
         from agent_runtime.wiring import open_merger
+        from benchmarks.train_chooser.train import UntrainedMerger
 
         say(f"opening {name}")
-        return open_merger(name, ModelSettings.from_env(os.environ), how)
+        merger = open_merger(name, ModelSettings.from_env(os.environ), how)
+        return UntrainedMerger(merger._loaded) if chooser == "untrained" else merger
 
     return open_once
 

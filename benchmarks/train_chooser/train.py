@@ -21,10 +21,11 @@ import numpy as np
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import HunkError
-from agent_runtime.llm.interface import ModelTask
+from agent_runtime.llm.interface import ModelChoice, ModelMerge, ModelTask
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.llm.scorer import FEATURES, AnswerScore, ChooserWeights, compute_features, compute_probabilities
 from agent_runtime.models.config import LoadOptions, ModelSettings
+from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest
 from benchmarks.cases import DEFAULT_CASES, Case, find_part, load_cases_at
 from benchmarks.harness import say
@@ -33,7 +34,7 @@ from benchmarks.snippets import make_imitations
 from benchmarks.train_reader.__main__ import write_reliability
 from benchmarks.train_reader.order import Answer, Labelled, Order, bin_answers, fit_order
 from editor import codec
-from editor.types import Candidate
+from editor.types import Candidate, Unresolved
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -126,6 +127,16 @@ class RecordingMerger(ModelMerger):
         scores = super().score_candidates(task, scope, candidates, *rest)
         self._last = candidates, scores
         return scores
+
+
+class UntrainedMerger(ModelMerger):
+    """Judges the scores of readings by the fixed weights that are used for edits without confidences."""
+
+    def choose(self, task: ModelTask, context: RequestContext, progress: ProgressListener) -> ModelChoice | ModelMerge:
+        """Choose as `ModelMerger.choose` does, among the same candidates without their confidences."""
+        assert isinstance(task.by_rule, Unresolved)
+        candidates = tuple(replace(candidate, confidence=None) for candidate in task.by_rule.candidates)
+        return super().choose(replace(task, by_rule=replace(task.by_rule, candidates=candidates)), context, progress)
 
 
 def main(description: str) -> None:

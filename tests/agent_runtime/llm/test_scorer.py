@@ -47,6 +47,7 @@ from agent_runtime.prompt.builder import ApplyPrompt
 from agent_runtime.request_context import NO_PROGRESS, ProgressListener, RequestContext
 from agent_runtime.serialization import result_from_json, result_to_json
 from agent_runtime.types import ApplyRequest, ApplyResult
+from benchmarks.train_chooser.train import UntrainedMerger
 from editor.formats import parse
 from editor.types import Candidate, Unresolved
 from engine.decoder import Decoder
@@ -197,6 +198,19 @@ def test_the_others_are_not_scored_where_the_model_would_write_the_first(merger:
         assert [reading.why for reading in choice.readings] == scored
         assert choice.confidence is not None
         assert (choice.confidence == 0.5) == (len(scored) == 1), "what was not scored counts"
+
+
+def test_without_the_trained_weights_the_fixed_ones_choose(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`benchmarks.apply --chooser untrained`: no bar of the trained weights keeps it from a choice."""
+    doubtful = replace(load_chooser(), bar=2.0)
+    monkeypatch.setattr(scorer, "load_chooser", lambda: doubtful)
+    strange = FILE.replace("def length", "def colour():\n    return 'red'\n\n\ndef length")
+    task = task_of(Candidate(strange, 0.6, "strange", 0.4), Candidate(COLOURED, 0.4, "right", 0.4))
+    for kind, number in ((ModelMerger, None), (UntrainedMerger, 1)):
+        choice = kind(loaded).choose(task, RequestContext(), NO_PROGRESS)
+        assert (choice.number if isinstance(choice, ModelChoice) else None) == number
 
 
 def test_in_doubt_the_model_writes_the_merge_and_all_is_counted(
