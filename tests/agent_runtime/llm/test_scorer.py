@@ -201,15 +201,15 @@ def test_the_others_are_not_scored_where_the_model_would_write_the_first(merger:
 
 
 def test_without_the_trained_weights_the_fixed_ones_choose(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    merger: ModelMerger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`benchmarks.apply --chooser untrained`: no bar of the trained weights keeps it from a choice."""
     doubtful = replace(load_chooser(), bar=2.0)
     monkeypatch.setattr(scorer, "load_chooser", lambda: doubtful)
     strange = FILE.replace("def length", "def colour():\n    return 'red'\n\n\ndef length")
     task = task_of(Candidate(strange, 0.6, "strange", 0.4), Candidate(COLOURED, 0.4, "right", 0.4))
-    for kind, number in ((ModelMerger, None), (UntrainedMerger, 1)):
-        choice = kind(loaded).choose(task, RequestContext(), NO_PROGRESS)
+    for one, number in ((merger, None), (UntrainedMerger(merger._loaded), 1)):
+        choice = one.choose(task, RequestContext(), NO_PROGRESS)
         assert (choice.number if isinstance(choice, ModelChoice) else None) == number
 
 
