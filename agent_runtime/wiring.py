@@ -141,7 +141,7 @@ def build_service(
         Applier(slot.get, RuleProcesses(rule_seconds)),
         slot,
         workspaces,
-        metering=Metering(slot.stats),
+        metering=Metering(slot.reports),
         tenants=TenantRateLimiter(limits or TenantLimits()),
         traces=traces,
         rule_seconds=rule_seconds,

@@ -214,6 +214,10 @@ class BPETokenizer:
         """Write a `tokenizer.json` that `from_file` can read."""
         self._controls.save(str(path))
 
+    def __reduce__(self) -> tuple[type[BPETokenizer], tuple[Tokenizer]]:
+        """Pickle as the text of a `tokenizer.json`."""
+        return BPETokenizer, (self._controls,)
+
     def _encode_each(self, texts: list[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._plain.encode_batch_fast(texts, add_special_tokens=False)]
 

@@ -218,7 +218,7 @@ class LocalClient(Client):
         name = model or NO_MODEL
         self._model: ModelSlot = NoModel() if name == NO_MODEL else ModelOnDemand(name, load_model)
         self._workspaces = workspaces
-        parts = Service(Applier(self._model.get), self._model, workspaces, metering=Metering(self._model.stats))
+        parts = Service(Applier(self._model.get), self._model, workspaces, metering=Metering(self._model.reports))
         self._connect(
             ClientSettings("http://localhost", None, NO_LIMITS, NO_RETRIES), InProcessTransport(build_app(parts))
         )

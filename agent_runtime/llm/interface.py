@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NoReturn, Protocol
 
@@ -15,7 +15,7 @@ from editor.types import Check, MergeOutcome, ParsedEdit, Substitutions
 if TYPE_CHECKING:
     from agent_runtime.models.tokenizer import TokenizerBundle
     from agent_runtime.prompt.builder import ApplyPrompt
-    from engine.engine import EngineStats
+    from agent_runtime.telemetry.engine_metrics import EngineReport
     from engine.types import Reuse, ReuseMode
 
 
@@ -200,8 +200,8 @@ class Merger(Protocol):
     def fault(self) -> Exception | None:
         """What broke the model for good; None while it can answer. Never waits."""
 
-    def stats(self) -> EngineStats | None:
-        """Return the engine's statistics, None if there is no engine; waits for a step of the model."""
+    def reports(self) -> Sequence[EngineReport]:
+        """Return the counts of each engine, none if there is none; waits for a step of the model."""
 
     def close(self) -> None:
         """Accept no more edits; running merges fail."""
@@ -293,9 +293,9 @@ class ModelSlot:
         """Whether the model is loaded and works."""
         return self._merger is not None and self._merger.fault is None and self._fault is None
 
-    def stats(self) -> EngineStats | None:
-        """Return the engine's statistics, None if there is no engine; waits for a step of the model."""
-        return None if self._merger is None else self._merger.stats()
+    def reports(self) -> Sequence[EngineReport]:
+        """Return the counts of each engine, none if there is none; waits for a step of the model."""
+        return () if self._merger is None else self._merger.reports()
 
     def load(self) -> Merger:
         """Load the model now, in this thread."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from agent_runtime.errors import BadFile, BadRequest, TooLarge
 from agent_runtime.llm.chat import LoadedChat
@@ -37,12 +38,14 @@ from editor.scope import Scope, cut, splice
 from editor.scope.regions import check_region_kept
 from editor.types import Candidate, Check, Unresolved
 from engine import errors as engine_errors
-from engine.engine import EngineStats
 from engine.errors import DoesNotFit
 from engine.reuse import ReuseMode
 from engine.speculation import MergeDraft
 from engine.types import GenerationRequest, Proposer
 from repo_cache.errors import TokenizerError
+
+if TYPE_CHECKING:
+    from agent_runtime.telemetry.engine_metrics import EngineReport
 
 MAX_MERGES = 3
 """Readings from which a draft is made; the model rarely writes one of the others."""
@@ -129,12 +132,14 @@ class ModelMerger:
         """What broke the engine for good."""
         return self._loaded.engine.fault
 
-    def stats(self) -> EngineStats | None:
-        """Return the engine's statistics, None once it is closed."""
+    def reports(self) -> Sequence[EngineReport]:
+        """Return the counts of the engine, none once it is closed."""
+        from agent_runtime.telemetry.engine_metrics import report_engine  # Prometheus' client is for the service
+
         try:
-            return self._loaded.engine.stats()
+            return (report_engine(self._loaded.engine.stats()),)
         except engine_errors.EngineClosed:
-            return None
+            return ()
 
     def close(self) -> None:
         """Stop after the running step; running merges fail with ModelUnavailable."""

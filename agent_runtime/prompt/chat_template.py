@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from time import thread_time
 from types import FrameType
@@ -40,12 +41,17 @@ class ChatTemplate:
         environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
         environment.globals["raise_exception"] = _raise_exception
         environment.filters["tojson"] = _tojson
+        self._source = source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         try:
             with _limit_time():
                 self._template = environment.from_string(source)
         except Exception as error:  # parsing may recurse too deeply, and computes what is constant
             raise CorruptModel(f"the model's chat template is not valid Jinja: {error}") from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as source text."""
+        return partial(ChatTemplate, **self._tokens), (self._source,)
 
     def render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> str:
         """Render `messages` ({"role", "content"} each) as a prompt for the assistant's turn."""

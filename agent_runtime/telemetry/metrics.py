@@ -6,30 +6,21 @@ import platform
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from statistics import quantiles
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from prometheus_client import CollectorRegistry, Gauge, GCCollector, Histogram, Info, ProcessCollector
 from prometheus_client import Counter as PrometheusCounter
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from agent_runtime.certainty import Certainty
 from agent_runtime.errors import HunkError
+from agent_runtime.telemetry.engine_metrics import CachedReports, EngineMetrics, EngineReport
 from agent_runtime.types import ApplyResult, Method, Usage, sum_usage
 from agent_runtime.version import __version__
-
-if TYPE_CHECKING:
-    from engine.engine import EngineStats
-    from engine.kv_cache.page_pool import PoolStats
-    from engine.precision import Precision
-    from engine.reuse.idle_runner import IdleStats
-    from engine.reuse.span_entry import SpanStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,109 +163,6 @@ class RequestCounters(Observer):
         self._refused.labels(limit).inc()
 
 
-MAX_AGE_SECONDS = 0.25
-"""Maximum age of the engine's counts. The engine answers only between two passes, so frequent questions would wait."""
-
-
-class CachedEngineStats:
-    """The engine's counts, at most `MAX_AGE_SECONDS` old. Reading older ones blocks for a pass of the model."""
-
-    def __init__(self, ask: Callable[[], EngineStats | None], clock: Callable[[], float] = time.monotonic) -> None:
-        """`ask` returns None while there is no engine."""
-        self._ask = ask
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._last: EngineStats | None = None
-        self._last_at: float | None = None
-
-    def __call__(self) -> EngineStats | None:
-        """Return the counts, None while no model is loaded."""
-        with self._lock:  # concurrent readers share one question to the engine
-            if self._last_at is None or self._clock() - self._last_at > MAX_AGE_SECONDS:
-                self._last = self._ask()
-                self._last_at = self._clock()
-            return self._last
-
-
-class EngineMetrics(Collector):
-    """Metrics of the engine; only `hunk_model_loaded 0` while no model is loaded."""
-
-    def __init__(self, look: Callable[[], EngineStats | None]) -> None:
-        self._look = look
-
-    def describe(self) -> Iterator[Metric]:
-        """Return nothing, so that registration does not ask the engine."""
-        return iter(())
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield all metrics of the engine."""
-        stats = self._look()
-        yield GaugeMetricFamily("hunk_model_loaded", "1 once the model can be asked.", float(stats is not None))
-        if stats is None:
-            return
-        scheduler = stats.scheduler
-        yield _make_gauges(
-            "hunk_engine_requests",
-            "Requests that the model works on, and that wait for it.",
-            {"running": scheduler.num_running, "waiting": scheduler.num_waiting},
-        )
-        yield _make_counter("hunk_engine_passes", "Passes of the model, whoever took part.", stats.num_passes)
-        yield _make_counter(
-            "hunk_engine_preemptions", "Requests that lost their memory to others.", scheduler.num_preempted
-        )
-        yield from _collect_pool(stats.kv)
-        yield from _collect_idle(stats.idle)
-        if stats.spans is not None:
-            yield from _collect_spans(stats.spans)
-
-
-def _collect_pool(kv: PoolStats) -> Iterator[Metric]:
-    yield _make_gauges(
-        "hunk_kv_pages",
-        "Pages for keys and values: held by requests, only cached, free.",
-        {"in_use": kv.num_in_use, "cached": kv.num_cached, "free": kv.num_free},
-    )
-    yield _make_counter("hunk_kv_evicted_pages", "Cached pages whose memory was needed.", kv.num_evicted)
-    yield _make_counter("hunk_kv_queried_tokens", "Tokens that were looked for in the prefix cache.", kv.num_queries)
-    yield _make_counter("hunk_kv_hit_tokens", "Those of them that were found.", kv.num_hits)
-
-
-def _collect_idle(idle: IdleStats) -> Iterator[Metric]:
-    yield GaugeMetricFamily("hunk_idle_tasks", "Prompts that are to be run exactly in idle time.", idle.num_waiting)
-    yield _make_counter("hunk_idle_rebuilt_prompts", "Prompts that were, in idle time.", idle.counts.rebuilt)
-    yield _make_counter("hunk_idle_rebuilt_tokens", "Their tokens.", idle.counts.rebuilt_tokens)
-    yield _make_counter(
-        "hunk_idle_audited_answers", "Approximate answers that were compared with exact ones.", idle.counts.audited
-    )
-
-
-def _collect_spans(spans: SpanStats) -> Iterator[Metric]:
-    yield GaugeMetricFamily("hunk_span_store_entries", "Entries that are kept for later edits.", spans.num_entries)
-    yield GaugeMetricFamily("hunk_span_store_tokens", "Their tokens.", spans.num_tokens)
-    yield GaugeMetricFamily("hunk_span_store_bytes", "Their memory.", spans.num_bytes)
-    yield _make_counter(
-        "hunk_span_queried_tokens", "Tokens behind exact prefixes that were looked for.", spans.num_queried
-    )
-    yield _make_counter("hunk_span_hit_tokens", "Those of them that were found.", spans.num_hit)
-    yield _make_counter("hunk_span_evicted_entries", "Entries whose memory was needed.", spans.num_evicted)
-    yield _make_counter("hunk_span_disk_hits", "Entries that were read from the disk.", spans.num_tier_hits)
-    yield _make_counter("hunk_span_disk_misses", "Entries that the disk had lost or damaged.", spans.num_tier_misses)
-    yield _make_counter(
-        "hunk_span_disk_faults", "Entries that could not be written to the disk.", spans.num_tier_faults
-    )
-
-
-def _make_gauges(name: str, what: str, by_state: dict[str, int]) -> Metric:
-    family = GaugeMetricFamily(name, what, labels=["state"])
-    for state, value in by_state.items():
-        family.add_metric([state], value)
-    return family
-
-
-def _make_counter(name: str, what: str, value: int) -> Metric:
-    return CounterMetricFamily(name, what, value)
-
-
 WINDOW_S = 300.0
 MAX_REQUESTS = 2000
 """Maximum requests of the window: seven seconds of 300 edits by rule, or all that a CPU's model can answer."""
@@ -357,10 +245,10 @@ def _find_torch_version() -> str:
 class Metering(Observer):
     """Passes each outcome to the counters, the sliding window and the subscribed observers."""
 
-    def __init__(self, look: Callable[[], EngineStats | None] = lambda: None) -> None:
-        """`look` returns the engine's counts, None while no model is loaded."""
+    def __init__(self, look: Callable[[], Sequence[EngineReport]] = tuple) -> None:
+        """`look` returns the reports of the engines, none while no model is loaded."""
         self._registry = CollectorRegistry()
-        self._look = CachedEngineStats(look)
+        self._look = CachedReports(look)
         self._started = time.monotonic()
         self._others: list[Observer] = []
         self.counters = RequestCounters(self._registry)
@@ -392,38 +280,16 @@ class Metering(Observer):
 
     def stats(self) -> dict[str, Any]:
         """Return the queue, the cache and the rates for `GET /stats`. Blocks for a pass of the model."""
-        engine = self._look()
-        queue = {"running": 0, "waiting": 0}
-        if engine is not None:
-            queue = {"running": engine.scheduler.num_running, "waiting": engine.scheduler.num_waiting}
+        engines = [report for report in self._look() if report.status]
+        first: Mapping[str, Any] = engines[0].status if engines else {}
+        replicas = [{"id": report.replica, **report.status} for report in engines if report.replica]
         return {
             "uptime_s": round(time.monotonic() - self._started, 3),
-            "queue": queue,
-            "precision": None if engine is None else _describe_precision(engine.precision),
-            "cache": None if engine is None else _describe_cache(engine),
+            "queue": {
+                state: sum(report.status["queue"][state] for report in engines) for state in ("running", "waiting")
+            },
+            "precision": first.get("precision"),
+            "cache": None if replicas else first.get("cache"),
+            **({"replicas": replicas} if replicas else {}),
             "window": self.window.compute_rates(),
         }
-
-
-def _describe_precision(precision: Precision) -> Mapping[str, str]:
-    stored, activations = (str(each).removeprefix("torch.") for each in (precision.stored, precision.activations))
-    weights = precision.quantize or stored
-    return {"weights": weights, "activations": activations, "kv": stored, "reason": precision.reason}
-
-
-def _describe_cache(engine: EngineStats) -> Mapping[str, Any]:
-    kv, spans = engine.kv, engine.spans
-    pages = {"in_use": kv.num_in_use, "cached": kv.num_cached, "free": kv.num_free, "total": kv.num_pages}
-    return {
-        "pages": pages,
-        "hit_rate": round(kv.rolling_hit_rate, 4),
-        "spans": None
-        if spans is None
-        else {
-            "entries": spans.num_entries,
-            "tokens": spans.num_tokens,
-            "max_tokens": spans.num_slots,
-            "bytes": spans.num_bytes,
-            "hit_rate": round(spans.num_hit / spans.num_queried, 4) if spans.num_queried else 0.0,
-        },
-    }

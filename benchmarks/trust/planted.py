@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from rapidfuzz import fuzz
 
@@ -168,9 +168,6 @@ def _find_line_gone(expected: Sequence[str], lines: Sequence[str]) -> int | None
     return at if list(lines[at:]) == list(expected[at + 1 :]) else None
 
 
-if TYPE_CHECKING:
-    from engine.engine import EngineStats
-
 Sent = Literal["rejected", "repaired_exact", "repaired_blanks", "passed", "repaired_wrong", "crashed"]
 REPAIRED: tuple[Sent, ...] = ("repaired_exact", "repaired_blanks")
 RIGHT = "right"
@@ -244,8 +241,9 @@ class WholeAnswer:
         """There is no model to chat with."""
         raise NotImplementedError
 
-    def stats(self) -> EngineStats | None:
-        return None
+    def reports(self) -> tuple[()]:
+        """There is no engine."""
+        return ()
 
     def close(self) -> None:
         """Free nothing."""

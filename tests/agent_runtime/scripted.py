@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from agent_runtime.errors import Cancelled
 from agent_runtime.llm.interface import ModelChoice, ModelMerge, ModelTask
 from agent_runtime.request_context import Piece, ProgressListener, RequestContext
+from agent_runtime.telemetry.engine_metrics import EngineReport
 from agent_runtime.types import ApplyRequest, ScoredReading, Usage
-
-if TYPE_CHECKING:  # torch takes a second to import
-    from engine.engine import EngineStats
 
 
 @dataclass
@@ -68,9 +67,9 @@ class ScriptedMerger:
     def fault(self) -> Exception | None:
         return self.broken
 
-    def stats(self) -> EngineStats | None:
+    def reports(self) -> Sequence[EngineReport]:
         """There is no engine."""
-        return None
+        return ()
 
     def close(self) -> None:
         """Remember it."""

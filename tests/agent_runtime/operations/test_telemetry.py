@@ -26,8 +26,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from agent_runtime.errors import BadRequest
+from agent_runtime.telemetry.engine_metrics import CachedReports, EngineReport, report_engine
 from agent_runtime.telemetry.log import JsonLines, LineWriter, TextLines, configure_logging
-from agent_runtime.telemetry.metrics import CachedEngineStats, Metering, RequestOutcome, SlidingWindowStats
+from agent_runtime.telemetry.metrics import Metering, RequestOutcome, SlidingWindowStats
 from agent_runtime.telemetry.traces import make_provider, make_tracer_provider
 from agent_runtime.types import SourceUsage, Usage
 from engine.engine import EngineStats
@@ -130,7 +131,7 @@ def test_the_engines_counts_are_there_once_there_is_an_engine() -> None:
     without = Metering().render("")[0].decode()
     assert "hunk_model_loaded 0.0" in without
     assert "hunk_kv_pages" not in without
-    text = Metering(lambda: ENGINE).render("")[0].decode()
+    text = Metering(lambda: (report_engine(ENGINE),)).render("")[0].decode()
     for line in (
         "hunk_model_loaded 1.0",
         'hunk_engine_requests{state="waiting"} 3.0',
@@ -146,7 +147,7 @@ def test_the_engines_counts_are_there_once_there_is_an_engine() -> None:
 
 
 def test_names_follow_the_convention_and_stand_in_the_document() -> None:
-    text = Metering(lambda: ENGINE).render("")[0].decode()
+    text = Metering(lambda: (report_engine(ENGINE),)).render("")[0].decode()
     others = re.compile(r"process_|python_gc_|.*_created$")  # of the library
     families = [family for family in parse_text(text) if not others.match(family.name)]
     documented = set(re.findall(r"^\| `(hunk_\w+)`", API.read_text(encoding="utf-8"), re.MULTILINE))
@@ -174,7 +175,7 @@ def test_stats_are_null_where_there_is_nothing_to_tell_and_right_where_there_is(
 
 
 def test_stats_show_the_engines_queue_and_cache() -> None:
-    stats = Metering(lambda: ENGINE).stats()
+    stats = Metering(lambda: (report_engine(ENGINE),)).stats()
     assert stats["queue"] == {"running": 2, "waiting": 3}
     assert stats["cache"]["pages"] == {"in_use": 4, "cached": 5, "free": 6, "total": 15}
     assert stats["cache"]["spans"]["hit_rate"] == 0.5
@@ -198,19 +199,33 @@ def test_the_window_forgets_what_is_older() -> None:
 
 
 def test_many_looks_ask_the_engine_once() -> None:
-    now, asked = 0.0, 0
+    now, asked, report = 0.0, 0, report_engine(ENGINE)
 
-    def ask() -> EngineStats:
+    def ask() -> tuple[EngineReport, ...]:
         nonlocal asked
         asked += 1
-        return ENGINE
+        return (report,)
 
-    look = CachedEngineStats(ask, lambda: now)
-    assert [look() for _ in range(5)] == [ENGINE] * 5
+    look = CachedReports(ask, lambda: now)
+    assert [look() for _ in range(5)] == [(report,)] * 5
     assert asked == 1
     now = 1.0
     look()
     assert asked == 2
+
+
+def test_metrics_of_replicas_are_labelled_and_their_queues_added() -> None:
+    one = report_engine(ENGINE)
+    metering = Metering(lambda: (replace(one, replica="a"), replace(one, replica="b")))
+    text = metering.render("")[0].decode()
+    assert text.count("# HELP hunk_engine_passes_total ") == 1
+    for name in "ab":
+        assert f'hunk_engine_passes_total{{replica="{name}"}} {float(ENGINE.num_passes)}' in text
+        assert f'hunk_engine_requests{{replica="{name}",state="running"}}' in text
+    stats = metering.stats()
+    assert stats["queue"]["running"] == 2 * ENGINE.scheduler.num_running
+    assert [each["id"] for each in stats["replicas"]] == ["a", "b"]
+    assert stats["replicas"][0]["cache"] == one.status["cache"]
 
 
 SECRET_FILE = "launch_code = 31415926535\nb = 2\n"
