@@ -108,7 +108,8 @@ class RequestContext:
 
     flow: the holder of the request's share of the model and of the processor: a tenant, or a network if the service
     knows no tokens. priority: the engine admits smaller numbers first (`quotas.FairQueue`). release_slot: releases the
-    CPU slot that the work holds; a request that waits for the model must not hold one.
+    CPU slot that the work holds; a request that waits for the model must not hold one. affinity: names the session, so
+    that its requests reach the replica that holds its KV; "" for other requests.
     """
 
     principal: Principal = LOCAL
@@ -117,6 +118,7 @@ class RequestContext:
     request_id: str = ""
     cancel: CancelToken = field(default_factory=CancelToken)
     release_slot: Callable[[], None] = lambda: None
+    affinity: str = ""
 
     @property
     def tenant(self) -> str:

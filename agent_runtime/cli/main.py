@@ -46,6 +46,9 @@ COMMANDS = {
     "serve": Subcommand(
         ".serve", "serve_command", "Serve POST /apply until Ctrl-C or SIGTERM, after which running requests may finish."
     ),
+    "deploy": Subcommand(
+        ".deploy", "deploy_command", "Start replicas of the model in a Ray cluster, or replace those that run there."
+    ),
     "mcp": Subcommand(
         ".serve",
         "mcp_command",

@@ -14,6 +14,7 @@ import uvicorn
 from rich.console import Console
 
 from agent_runtime.certainty import WRITE_CERTAINTY, Certainty
+from agent_runtime.cli.deploy import check_replicas, make_replica_slot
 from agent_runtime.cli.options import INTERRUPTED, add_settings, open_client
 from agent_runtime.config import ResolvedSettings
 from agent_runtime.config.sources import make_history, make_model_settings, make_service_options
@@ -41,6 +42,7 @@ def serve_command(resolved: ResolvedSettings) -> None:
     """
     settings = resolved.values
     resolve_reuse_mode(settings.reuse, "exact")
+    check_replicas(settings)
     tokens = None if settings.tokens is None else LiveTokens(TokenFile(settings.tokens))
     if tokens is None:
         check_loopback(settings.host)
@@ -64,8 +66,11 @@ def serve_command(resolved: ResolvedSettings) -> None:
     workspaces = open_workspaces(
         settings.root, settings.allow_root, models, progress, watch=settings.watch, history=history
     )
-    merging = MergeOptions(settings.deadline, settings.reuse)
-    slot = make_model_slot(settings.model, models, make_service_options(settings), progress, merging, workspaces)
+    if settings.replicas is None and settings.cluster is None:
+        merging, options = MergeOptions(settings.deadline, settings.reuse), make_service_options(settings)
+        slot = make_model_slot(settings.model, models, options, progress, merging, workspaces)
+    else:
+        slot = make_replica_slot(settings, models, progress, workspaces)
     traces = make_tracer_provider(os.environ, asked=settings.traces)
     concurrent = settings.concurrent_requests
     if concurrent is None and tokens is not None:

@@ -13,7 +13,7 @@ from agent_runtime.models.config import DEFAULT_CONTEXT, DEFAULT_MODEL, DEFAULT_
 from agent_runtime.telemetry.log import LogFormat, LogLevel
 from agent_runtime.types import ReuseName
 
-Command = Literal["serve", "apply", "mcp"]
+Command = Literal["serve", "apply", "mcp", "deploy"]
 """A command that takes settings as flags."""
 
 PREFIX = "HUNK_"
@@ -23,10 +23,12 @@ SERVE: tuple[Command, ...] = ("serve",)
 SERVERS: tuple[Command, ...] = ("serve", "mcp")
 CLIENTS: tuple[Command, ...] = ("apply", "mcp")
 ALL: tuple[Command, ...] = ("serve", "apply", "mcp")
+REPLICATED: tuple[Command, ...] = ("serve", "deploy")
+LOADERS: tuple[Command, ...] = ("serve", "apply", "mcp", "deploy")
 
 # Headings in `--help` and in the file that `hunk config init` writes.
 SERVICE, LISTEN, LIMITS, LOGS = "Service", "Listening", "Limits of each tenant", "Logs and traces"
-MODEL, REUSE, CLIENT, CATALOGUE = "Model", "Reuse", "Asking a service", "Catalogue"
+MODEL, REUSE, SCALE, CLIENT, CATALOGUE = "Model", "Reuse", "Replicas", "Asking a service", "Catalogue"
 
 
 def declare(default: Any, help: str, commands: tuple[Command, ...], group: str, **details: Any) -> Any:  # noqa: A002
@@ -49,7 +51,7 @@ class Settings:
     )
     watch: bool = declare(True, "Keep the files of a workspace tokenised once one is edited.", SERVE, SERVICE)
     deadline: float | None = declare(
-        None, "Seconds that the model may take for an edit.", SERVE, SERVICE, metavar="SECONDS", least=0.1
+        None, "Seconds that the model may take for an edit.", REPLICATED, SERVICE, metavar="SECONDS", least=0.1
     )
 
     host: str = declare("127.0.0.1", "Address to listen on.", SERVE, LISTEN)
@@ -60,7 +62,7 @@ class Settings:
     )
     max_connections: int = declare(1000, "Open connections at once.", SERVE, LISTEN, least=1, metavar="NUMBER")
     drain: float = declare(
-        20.0, "Seconds to finish requests after SIGTERM (Ctrl-C: 5).", SERVE, LISTEN, metavar="SECONDS", least=0.0
+        20.0, "Seconds to finish requests after SIGTERM (Ctrl-C: 5).", REPLICATED, LISTEN, metavar="SECONDS", least=0.0
     )
 
     requests_per_minute: float | None = declare(
@@ -86,35 +88,35 @@ class Settings:
         False, "Send OpenTelemetry traces. OTEL_EXPORTER_OTLP_ENDPOINT names the receiver, and suffices.", SERVE, LOGS
     )
 
-    model: str = declare(DEFAULT_MODEL, "Catalogue name or path.", ALL, MODEL, metavar="MODEL")
-    context: int = declare(DEFAULT_CONTEXT, "Tokens of prompt and answer.", SERVE, MODEL, least=256)
+    model: str = declare(DEFAULT_MODEL, "Catalogue name or path.", LOADERS, MODEL, metavar="MODEL")
+    context: int = declare(DEFAULT_CONTEXT, "Tokens of prompt and answer.", REPLICATED, MODEL, least=256)
     device: str = declare(
         "cpu",
         "Where the model runs: cpu, cuda (the first GPU), cuda:N, or mps (a Mac's GPU; untried).",
-        ALL,
+        LOADERS,
         MODEL,
         metavar="DEVICE",
     )
     dtype: Dtype = declare(
-        "auto", "Type that the model computes in; auto is what this machine is quick at, float32 exact.", ALL, MODEL
+        "auto", "Type that the model computes in; auto is what this machine is quick at, float32 exact.", LOADERS, MODEL
     )
     quantize: Quantize = declare(
         "auto",
         "Store the weights in fewer bits; auto: int8 on CPUs that are quick at it and not at bfloat16.",
-        ALL,
+        LOADERS,
         MODEL,
     )
     adapter: Path | None = declare(
-        None, "LoRA adapter (PEFT) to merge into the model.", ALL, MODEL, metavar="DIR", unset="none"
+        None, "LoRA adapter (PEFT) to merge into the model.", LOADERS, MODEL, metavar="DIR", unset="none"
     )
-    batch_invariant: bool = declare(False, "Same bits whatever else is in the batch; slower.", ALL, MODEL)
+    batch_invariant: bool = declare(False, "Same bits whatever else is in the batch; slower.", LOADERS, MODEL)
     max_num_seqs: int = declare(
-        DEFAULT_NUM_SEQS, "Edits that the model works on at once.", SERVE, MODEL, least=1, most=512
+        DEFAULT_NUM_SEQS, "Edits that the model works on at once.", REPLICATED, MODEL, least=1, most=512
     )
     kv_gib: float | None = declare(
         None,
         "GiB of memory for keys and values.",
-        SERVE,
+        REPLICATED,
         MODEL,
         metavar="GIB",
         least=0.0,
@@ -123,7 +125,7 @@ class Settings:
     max_batched_tokens: int | None = declare(
         None,
         "Most tokens of a forward pass.",
-        SERVE,
+        REPLICATED,
         MODEL,
         metavar="TOKENS",
         least=1,
@@ -132,25 +134,41 @@ class Settings:
     prefill_beside_decodes: int | None = declare(
         None,
         "Most prompt tokens of a pass in which other edits are being written; it bounds how long those wait.",
-        SERVE,
+        REPLICATED,
         MODEL,
         metavar="TOKENS",
         least=1,
         unset="256; 1024 on a GPU",
     )
 
-    reuse: ReuseName = declare("exact", "Which KV of earlier edits is reused; fast and turbo approximate.", ALL, REUSE)
+    reuse: ReuseName = declare(
+        "exact", "Which KV of earlier edits is reused; fast and turbo approximate.", LOADERS, REUSE
+    )
     span_memory: float | None = declare(
         None,
         "GiB of memory for KV that fast and turbo reuse; 0: none.",
-        ALL,
+        LOADERS,
         REUSE,
         metavar="GIB",
         least=0.0,
         unset="0.25; 1 where --reuse approximates; 0 for a single edit",
     )
     span_disk: float = declare(
-        0.0, "GiB of disk that keep this KV across restarts; 0: none.", ALL, REUSE, metavar="GIB", least=0.0
+        0.0, "GiB of disk that keep this KV across restarts; 0: none.", LOADERS, REUSE, metavar="GIB", least=0.0
+    )
+
+    replicas: int | None = declare(
+        None,
+        "Replicas of the model, each a process; `serve` starts them on this machine, `deploy` in a cluster.",
+        REPLICATED,
+        SCALE,
+        metavar="NUMBER",
+        least=1,
+        most=1024,
+        unset="the model runs in the service itself",
+    )
+    cluster: str | None = declare(
+        None, "Ray cluster whose replicas run the model.", REPLICATED, SCALE, metavar="HOST:PORT", unset="none"
     )
 
     url: str | None = declare(

@@ -170,7 +170,7 @@ class ServerSession:
                 prediction=prediction,
                 salt=self._salt,
             )
-            answer = chat.answer(request, context or RequestContext(), progress)
+            answer = chat.answer(request, self._name_session(context), progress)
             timings.add(answer.timings)
             self._files.mark_shown()
             self._messages += (HistoryMessage("user", question), HistoryMessage("assistant", answer.text))
@@ -198,7 +198,7 @@ class ServerSession:
         With `write`, the merged files are written, all or none; texts that a client put in are replaced in the session.
         Raises what `Applier.apply` and `Workspace.write` raise, and Stale if the file is not the expected one.
         """
-        context, options = context or RequestContext(), self._merge_options(options)
+        context, options = self._name_session(context), self._merge_options(options)
         with self._lock_call():
             if path is None:
                 if (expected_sha256, base_sha256, prediction) != (None, None, None):
@@ -232,6 +232,9 @@ class ServerSession:
     def close(self) -> None:
         """Refuse further calls; a running one continues."""
         self._closed = True
+
+    def _name_session(self, context: RequestContext | None) -> RequestContext:
+        return replace(context or RequestContext(), affinity=self.id)
 
     def _merge_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Complete an edit's options: the session's salt, root and, unless given, reuse mode."""
