@@ -20,6 +20,8 @@ from engine.errors import DeadlineExceeded, DoesNotFit, EngineError, EngineFault
 from engine.kv_cache import KVPages, root_key
 from engine.kv_pool import KVPool, page_bytes
 from engine.layers import AdapterSet
+from engine.prefix_tier import build_shared_prefixes
+from engine.prefix_tier.shared_prefixes import PrefixFetch
 from engine.request import RequestState
 from engine.reuse import ReusePlan
 from engine.reuse.idle_runner import IdleRunner, IdleStats
@@ -28,7 +30,7 @@ from engine.runner.cuda_runner import KernelRunner, can_run_kernels
 from engine.runner.kv_reuse import KVReuse, build_kv_reuse
 from engine.runner.step_rows import DraftBudget, StepRows, Verification
 from engine.runner.torch_runner import ModelRunner, TorchRunner, load_or_measure_times
-from engine.scheduler import ScheduledSequence, Scheduler
+from engine.scheduler import ScheduledSequence, Scheduler, Status
 from engine.speculation.draft_state import DraftState
 from engine.types import GenerationRequest, GenerationStep, Output, Proposer, SourceUsage
 from kernels.tuner import use_folder
@@ -94,6 +96,13 @@ _RowsResult = tuple[StepRows, Verification | EngineFault | None]
 """A sequence's rows of a pass, and the choice made after them; None inside a prompt."""
 
 
+MOST_DECODED = 64
+"""Tokens of a pass up to which it says nothing of how quick prompts are computed."""
+
+NO_SEQUENCE = -1
+"""Id of the sequence that only brings fetched KV into the prefix cache."""
+
+
 class EngineCore:
     """Continues many sequences together on one paged KV pool; sequences share the KV of equal prefixes.
 
@@ -129,6 +138,9 @@ class EngineCore:
         self.num_passes = 0
         self.drafted: dict[str, SourceUsage] = {}
         self._num_added = 0
+        self.shared = build_shared_prefixes(config, model, self._pool)
+        self._held: dict[int, tuple[ScheduledSequence, RequestState, PrefixFetch]] = {}
+        self._seconds_per_token = self.times(config.scheduler.max_batched_tokens) / config.scheduler.max_batched_tokens
         self._start_empty()
 
     def reset(self) -> None:
@@ -139,6 +151,8 @@ class EngineCore:
         self._idle.forget()
 
     def _start_empty(self) -> None:
+        for number in list(self._held):
+            self.cancel(number)
         self.pages = KVPages(
             self._pool.num_pages,
             self.config.page_size,
@@ -185,10 +199,44 @@ class EngineCore:
             reuse=self._idle.apply_budget(request.reuse, root),
             in_idle_time=in_idle_time,
         )
-        self.scheduler.add(sequence)
+        fetch = None if in_idle_time else self._start_fetch(sequence)
+        if fetch is None:
+            self.scheduler.add(sequence)
+            self._live[sequence.id] = (sequence, state)
+        else:
+            self._held[sequence.id] = (sequence, state, fetch)
         self._num_added += 1
-        self._live[sequence.id] = (sequence, state)
         return sequence.id
+
+    def _start_fetch(self, sequence: ScheduledSequence) -> PrefixFetch | None:
+        if self.shared is None:
+            return None
+        num_cached = self.pages.num_cached(sequence.token_ids, sequence.root)
+        return self.shared.start_fetch(sequence.root, sequence.token_ids, num_cached, 1 / self._seconds_per_token)
+
+    def _admit_held(self) -> list[Output]:
+        """Give the scheduler the requests whose prefix was fetched, or will not be; wait a moment if there is nothing
+        else to do.
+        """
+        if not self._held:
+            return []
+        assert self.shared is not None
+        outputs, now = [], self._clock()
+        if not self.scheduler.has_pending_work():
+            self.shared.wait([fetch for *_, fetch in self._held.values()])
+        for number, (sequence, state, fetch) in list(self._held.items()):
+            is_late = sequence.deadline is not None and sequence.deadline <= now
+            if not is_late and not self.shared.is_over(fetch):
+                continue
+            self.shared.stop(fetch)
+            del self._held[number]
+            try:
+                self.shared.place(self.pages, fetch, NO_SEQUENCE)
+                self.scheduler.add(sequence)
+                self._live[number] = (sequence, state)
+            except EngineError as error:
+                outputs.append(Output(number, error=error))
+        return outputs
 
     def _add_idle(self, request: GenerationRequest, root: bytes) -> int:
         """Add a request of idle work; raises RequestError if its adapter's name now belongs to other weights."""
@@ -202,7 +250,9 @@ class EngineCore:
         return root_key(self.model.fingerprint, request.salt, None if adapter is None else adapter.fingerprint.hex())
 
     def close(self) -> None:
-        """Write the stored KV to disk, if there is a disk tier."""
+        """Write the stored KV to disk, if there is a disk tier, and leave the shared tier."""
+        if self.shared is not None:
+            self.shared.close()
         if self.reuse is not None:
             self.reuse.store.close()
 
@@ -219,11 +269,17 @@ class EngineCore:
         """Remove a request in any state and free its pages. A request that has ended is ignored."""
         if request_id in self._live:
             self._remove(request_id)
+        elif request_id in self._held:
+            *_, fetch = self._held.pop(request_id)
+            assert self.shared is not None
+            self.shared.stop(fetch)
 
     def has_pending_work(self) -> bool:
         """Return whether a step would do anything."""
         graphs = self._runner.graphs
-        return self.scheduler.has_pending_work() or self._idle.has_work or (graphs is not None and graphs.has_work)
+        if self._held or self.scheduler.has_pending_work():
+            return True
+        return self._idle.has_work or (graphs is not None and graphs.has_work)
 
     def step(self) -> list[Output]:
         """Run one pass over the scheduled tokens and return what it gave each request.
@@ -234,11 +290,14 @@ class EngineCore:
             return self._step()
 
     def _step(self) -> list[Output]:
+        outputs = self._admit_held()
+        if self._held and not self.scheduler.has_pending_work():
+            return outputs
         if not self.scheduler.has_pending_work():
             self._idle.start_next()
         if not self.scheduler.has_pending_work() and self._runner.graphs is not None:
             self._runner.graphs.capture_next()
-        outputs = [
+        outputs += [
             self._fail(each, DeadlineExceeded("the request's time is over")) for each in self.scheduler.find_expired()
         ]
         outputs += self._propose_drafts()
@@ -287,10 +346,13 @@ class EngineCore:
     def _execute(self, schedule: dict[int, int]) -> list[Output]:
         """Run the scheduled tokens and update their requests."""
         outputs = []
-        plain_s = self.times(len(schedule))
+        plain_s, started = self.times(len(schedule)), self._clock()
         all_rows = [StepRows.from_schedule(*self._live[id_], num_tokens) for id_, num_tokens in schedule.items()]
         num_plain = sum(each.num_pending for each in all_rows)
-        for rows, chosen in self._run_rows(all_rows):
+        results = self._run_rows(all_rows)
+        if num_plain > MOST_DECODED:
+            self._seconds_per_token += ((self._clock() - started) / num_plain - self._seconds_per_token) / 2
+        for rows, chosen in results:
             output = self._update_request(rows, chosen)
             num_given = len(output.step.token_ids) if output.step else 0
             added_s = self.times(num_plain + rows.num_drafted) - self.times(num_plain)
@@ -375,6 +437,8 @@ class EngineCore:
         sequence, state = self._live.pop(request_id)
         if self.reuse is not None:
             self.reuse.finish(sequence)
+        if self.shared is not None and not discard and sequence.status is Status.RUNNING:
+            self.shared.keep(self.pages, request_id, sequence.root, sequence.token_ids)
         self.scheduler.remove(request_id, discard=discard)
         for source, usage in state.usage.by_source.items():
             self.drafted.setdefault(source, SourceUsage()).add(usage)

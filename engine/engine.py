@@ -13,6 +13,7 @@ from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
 from engine.kv_cache import PoolStats
 from engine.precision import Precision
+from engine.prefix_tier import TierStats
 from engine.reuse.idle_runner import IdleStats
 from engine.reuse.span_entry import SpanStats
 from engine.scheduler import SchedulerStats
@@ -26,7 +27,7 @@ class EngineStats:
 
     `num_passes` counts forward passes since the start. `by_source` counts the draft tokens of finished requests by
     their source. `spans` counts what is stored of earlier prompts for reuse; None if nothing is stored. `idle` counts
-    idle work.
+    idle work. `tier` counts the chunks of shared prefixes; None without a shared tier.
     """
 
     precision: Precision
@@ -36,6 +37,7 @@ class EngineStats:
     by_source: Mapping[str, SourceUsage]
     idle: IdleStats
     spans: SpanStats | None
+    tier: TierStats | None = None
 
 
 class Engine:
@@ -136,4 +138,5 @@ def _stats(core: EngineCore) -> EngineStats:
         by_source=by_source,
         idle=core.idle_stats(),
         spans=spans,
+        tier=None if core.shared is None else core.shared.stats(),
     )

@@ -76,7 +76,9 @@ class EngineConfig:
     no request is pending, run prompts that reused KV exactly, so that the next turn finds exact KV. audit: which of
     their answers are then compared with exact ones, and what follows. most_graphs: step shapes that are captured as
     CUDA graphs, 0 for none. kernels_dir: the folder into which `python -m kernels.tune` writes the constants of
-    kernels; None: their defaults. check_integrity: check the books at the end of every step, for tests.
+    kernels; None: their defaults. tier_url: a Valkey server through which engines share the KV of prefixes, "" for
+    none; `tier_key`, 32 bytes, protects names and values there. check_integrity: check the books at the end of every
+    step, for tests.
     """
 
     max_seq_len: int = 16384
@@ -95,6 +97,8 @@ class EngineConfig:
     audit: AuditConfig = field(default_factory=AuditConfig)
     most_graphs: int = 48
     kernels_dir: Path | None = None
+    tier_url: str = field(default="", repr=False)
+    tier_key: bytes = field(default=b"", repr=False)
     check_integrity: bool = False
 
     def __post_init__(self) -> None:

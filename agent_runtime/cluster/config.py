@@ -37,15 +37,14 @@ class ReplicaConfig:
     def from_json(cls, fields: Mapping[str, Any]) -> ReplicaConfig:
         """Read what `to_json` wrote."""
         settings, options = fields["settings"], fields["options"]
+        paths = {name: options[name] and Path(options[name]) for name in ("adapter", "kv_tier_key")}
         return cls(
             **{
                 **fields,
                 "settings": ModelSettings(
                     Path(settings["cache_dir"]), tuple(settings["sources"]), settings["prompt_form"]
                 ),
-                "options": LoadOptions(
-                    **{**options, "adapter": None if options["adapter"] is None else Path(options["adapter"])}
-                ),
+                "options": LoadOptions(**{**options, **paths}),
                 "merging": MergeOptions(**fields["merging"]),
             }
         )

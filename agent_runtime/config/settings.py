@@ -170,6 +170,18 @@ class Settings:
     cluster: str | None = declare(
         None, "Ray cluster whose replicas run the model.", REPLICATED, SCALE, metavar="HOST:PORT", unset="none"
     )
+    kv_tier: str | None = declare(
+        None,
+        "Valkey server through which models share the KV of prefixes, such as valkey://host:6379/0.",
+        REPLICATED,
+        SCALE,
+        metavar="URL",
+        unset="none",
+        secret=True,
+    )
+    kv_tier_key: Path | None = declare(
+        None, "File with the key of that KV: 64 hex digits.", REPLICATED, SCALE, metavar="FILE", unset="none"
+    )
 
     url: str | None = declare(
         None, "Service to use instead of a model in this process.", CLIENTS, CLIENT, metavar="URL", unset="none"

@@ -250,4 +250,6 @@ def make_service_options(values: Settings) -> LoadOptions:
         kv_share=KV_SHARE,
         span_gib=span_gib,
         span_disk_gib=values.span_disk if span_gib else 0.0,
+        kv_tier=values.kv_tier,
+        kv_tier_key=values.kv_tier_key,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -52,7 +52,7 @@ class LoadOptions:
     prefill_beside_decodes: see `SchedulerConfig`; None: as many as suit the device. batch_invariant: an answer has the
     same bits whatever runs concurrently, which is slower. span_gib: memory in GiB for KV that later edits may reuse
     (`reuse`). span_disk_gib: disk space in GiB for it, which lasts over restarts; 0 for none. device: where the model
-    runs.
+    runs. kv_tier, kv_tier_key: the server through which models share the KV of prefixes, and the file of its key.
     """
 
     dtype: Dtype = "auto"
@@ -69,6 +69,8 @@ class LoadOptions:
     kv_share: float | None = None
     max_batched_tokens: int | None = None
     prefill_beside_decodes: int | None = None
+    kv_tier: str | None = field(default=None, repr=False)
+    kv_tier_key: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from engine.engine import EngineStats
     from engine.kv_cache.page_pool import PoolStats
     from engine.precision import Precision
+    from engine.prefix_tier import TierStats
     from engine.reuse.idle_runner import IdleStats
     from engine.reuse.span_entry import SpanStats
 
@@ -106,6 +107,8 @@ def _collect_engine(stats: EngineStats) -> Iterator[Metric]:
     yield from _collect_idle(stats.idle)
     if stats.spans is not None:
         yield from _collect_spans(stats.spans)
+    if stats.tier is not None:
+        yield from _collect_tier(stats.tier)
 
 
 def _collect_pool(kv: PoolStats) -> Iterator[Metric]:
@@ -142,6 +145,19 @@ def _collect_spans(spans: SpanStats) -> Iterator[Metric]:
     yield _make_counter(
         "hunk_span_disk_faults", "Entries that could not be written to the disk.", spans.num_tier_faults
     )
+
+
+def _collect_tier(tier: TierStats) -> Iterator[Metric]:
+    chunks = CounterMetricFamily(
+        "hunk_tier_chunks", "Chunks of 256 tokens of the shared tier, by what became of them.", labels=["outcome"]
+    )
+    for outcome in ("hit", "missed", "rejected", "written", "dropped"):
+        chunks.add_metric([outcome], getattr(tier, f"num_{outcome}"))
+    yield chunks
+    yield _make_counter("hunk_tier_read_bytes", "Bytes that were read from it.", tier.bytes_read)
+    yield _make_counter("hunk_tier_written_bytes", "Bytes that were written to it.", tier.bytes_written)
+    yield _make_counter("hunk_tier_given_up", "Fetches that computing would have overtaken.", tier.num_given_up)
+    yield _make_counter("hunk_tier_faults", "Failures of the store, after which it is left alone.", tier.num_faults)
 
 
 def _make_gauges(name: str, what: str, by_state: dict[str, int]) -> Metric:

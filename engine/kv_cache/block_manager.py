@@ -182,12 +182,13 @@ class KVPages:
         num_visible = self.window - 1 + chunk  # a range of n tokens touches at most ceil((n - 1) / page_size) + 1 pages
         return min(whole, (num_visible - 2) // self.page_size + 2)
 
-    def open(self, sequence_id: int, token_ids: Sequence[int], root: bytes) -> int:
+    def open(self, sequence_id: int, token_ids: Sequence[int], root: bytes, *, is_counted: bool = True) -> int:
         """Open a sequence on the longest cached prefix of token_ids[:-1]; return its length in tokens.
 
         The last token is always run, for its logits. Whole pages are shared. Of a page that matches in part, the tokens
         are copied into a page of the sequence's own; until the copies are taken this costs one page more than running
-        them, and if the rest of the prompt needs that page, only the whole pages match.
+        them, and if the rest of the prompt needs that page, only the whole pages match. is_counted: whether the hits
+        are a request's.
         """
         assert sequence_id not in self._tables, f"sequence {sequence_id} is open already"
         match = self._cache.match(root, token_ids, len(token_ids) - 1)
@@ -197,7 +198,7 @@ class KVPages:
         self._cache.touch(match.tail, table.last_used)
         if match.partial is not None:
             self._copy_partial_page(table, match, token_ids)
-        table.uncounted = (len(token_ids), table.num_tokens)
+        table.uncounted = (len(token_ids), table.num_tokens) if is_counted else None
         return table.num_tokens
 
     def num_cached(self, token_ids: Sequence[int], root: bytes) -> int:
@@ -292,6 +293,10 @@ class KVPages:
     def num_tokens(self, sequence_id: int) -> int:
         """Return the number of committed tokens, including those found in the cache."""
         return self._tables[sequence_id].num_tokens
+
+    def num_exact(self, sequence_id: int) -> int:
+        """Return the number of committed tokens whose KV is what a full prefill computes."""
+        return self._tables[sequence_id].num_exact
 
     def take_copies(self) -> list[PageCopy]:
         """Return the copies that must be made, in this order, before anything else is written to the pool."""
