@@ -9,7 +9,7 @@ MINUTES ?= 5
 TEST_MODELS := smollm2-135m qwen2.5-coder-0.5b qwen2.5-coder-1.5b
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: all demo serve test test-long test-kernels gpu-check e2e fuzz soak chaos lint format bench peers models-for-tests vscode clean
+.PHONY: all demo serve test test-long test-kernels gpu-check scale-demo e2e fuzz soak chaos lint format bench peers models-for-tests vscode clean
 .DEFAULT_GOAL := all
 
 all: $(VENV)/.installed
@@ -71,6 +71,11 @@ test-kernels: $(VENV)/.installed-test
 # nothing is installed. What it has found lies in build/gpu-check, and a second call goes on there.
 gpu-check:
 	$(PYTHON) -m benchmarks.gpu.check --out build/gpu-check
+
+# Two replicas, Valkey and an agent's session, one replica killed amid an answer.
+scale-demo: $(VENV)/.installed-test
+	$(BIN)/hunk models pull qwen2.5-coder-0.5b
+	$(BIN)/python examples/scale_demo.py
 
 # Real clients against the real service: each has an environment of its own under the cache folder, made once.
 e2e: models-for-tests $(VENV)/.installed-test
