@@ -215,9 +215,7 @@ class EngineCore:
         return self.shared.start_fetch(sequence.root, sequence.token_ids, num_cached, 1 / self._seconds_per_token)
 
     def _admit_held(self) -> list[Output]:
-        """Give the scheduler the requests whose prefix was fetched, or will not be; wait a moment if there is nothing
-        else to do.
-        """
+        """Give the scheduler the requests whose prefix was fetched, or will not be; wait a moment if that is all."""
         if not self._held:
             return []
         assert self.shared is not None
@@ -226,12 +224,13 @@ class EngineCore:
             self.shared.wait([fetch for *_, fetch in self._held.values()])
         for number, (sequence, state, fetch) in list(self._held.items()):
             is_late = sequence.deadline is not None and sequence.deadline <= now
-            if not is_late and not self.shared.is_over(fetch):
+            is_over = is_late or self.shared.is_over(fetch)
+            self.shared.place(self.pages, fetch, NO_SEQUENCE)
+            if not is_over:
                 continue
             self.shared.stop(fetch)
             del self._held[number]
             try:
-                self.shared.place(self.pages, fetch, NO_SEQUENCE)
                 self.scheduler.add(sequence)
                 self._live[number] = (sequence, state)
             except EngineError as error:

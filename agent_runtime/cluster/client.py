@@ -60,6 +60,7 @@ class RayDriver:
     ) -> None:
         """Raises what `connect` raises. `on_close` is called when the connection has ended."""
         self._on_close = on_close
+        self.is_closed = False
         self.loop = asyncio.new_event_loop()
         connected: Future[DeploymentHandle[Any]] = Future()
         self._thread = threading.Thread(target=self._run, args=(connect, connected), name="ray", daemon=True)
@@ -67,7 +68,8 @@ class RayDriver:
         self.handle = connected.result()
 
     def close(self) -> None:
-        """End the connection, and the local cluster if `connect` started one."""
+        """End the connection, and the local cluster if `connect` started one. Running requests fail."""
+        self.is_closed = True
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
@@ -223,6 +225,7 @@ class _ReplicaAnswer:
         self, driver: RayDriver, method: Method, request: ModelTask | ChatRequest, key: str, call: CallContext
     ) -> None:
         self.has_text = False
+        self._driver = driver
         self._events: SimpleQueue[Event] = SimpleQueue()
         handle = driver.handle.options(method_name="run", stream=True, session_id=key)
         response = handle.remote(method, request, call)
@@ -246,13 +249,15 @@ class _ReplicaAnswer:
                 if is_finished:
                     _raise_fault(*arguments)
                 context.cancel.raise_if_cancelled()
+                if self._driver.is_closed:
+                    raise ModelUnavailable("the service is ending, and its replicas with it")
                 if deadline is not None and time.monotonic() > deadline:
                     raise DeadlinePassed("the model did not answer in time; try again, or raise --deadline")
                 if name.startswith("on_"):
                     self.has_text = self.has_text or name == "on_pieces"
                     getattr(progress, name)(*arguments)
         finally:
-            if not is_finished:
+            if not is_finished and not self._driver.is_closed:
                 self._response.cancel()  # type: ignore[no-untyped-call]
 
     async def _receive(self) -> None:

