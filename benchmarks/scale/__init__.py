@@ -1,0 +1,1 @@
+"""Replicas and the shared prefix tier: hits, times to the first token, and what faults cost."""
