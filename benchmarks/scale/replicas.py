@@ -6,7 +6,7 @@ import argparse
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
@@ -20,12 +20,15 @@ from agent_runtime.llm.interface import ChatRequest, EncodedPrompt
 from agent_runtime.models.config import LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.request_context import FirstTokenTimer, RequestContext
 from benchmarks.harness import say
-from benchmarks.snippets import read_pairs
+from benchmarks.snippets import Pair, read_pairs
 from repo_cache.tokenizer import BPETokenizer
 
 Route = Literal["any", "session"]
 ROUTES: tuple[Route, ...] = ("any", "session")
 """`any`: each request has a key of its own. `session`: the session's."""
+
+MOST_CHARACTERS = 20_000
+"""Characters of a file; longer ones are left out."""
 
 ANSWER_TOKENS = 8
 PREAMBLE = "You are an agent that edits the files below. Answer briefly.\n"
@@ -57,18 +60,17 @@ def measure_replicas(options: argparse.Namespace, num_replicas: int, route: Rout
     )
     merger = open_local(config)
     try:
-        sessions = make_sessions(options, merger.description.text.tokenizer)
+        pairs = [pair for pair in read_pairs(options.cases) if len(pair.before) < MOST_CHARACTERS]
+        sessions = make_sessions(pairs, options, merger.description.text.tokenizer)
         row = _run(merger, sessions, route, num_replicas)
     finally:
         merger.close()
     yield {"part": "replicas", "replicas": num_replicas, "route": route, **row}
 
 
-def make_sessions(options: argparse.Namespace, tokenizer: BPETokenizer) -> list[Session]:
+def make_sessions(pairs: Sequence[Pair], options: argparse.Namespace, tokenizer: BPETokenizer) -> list[Session]:
     """Deal the files of real commits to sessions, each its own; a turn shows the change of one more file."""
-    pairs = [pair for pair in read_pairs(options.cases) if len(pair.before) < 20000]
-    random.Random(options.seed).shuffle(pairs)
-    left, sessions = iter(pairs), []
+    left, sessions = iter(random.Random(options.seed).sample(pairs, len(pairs))), []
     for number in range(options.sessions):
         prompt = tokenizer.encode(PREAMBLE)
         num_shared = len(prompt)
