@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 
 import ray
 from cachetools import LRUCache
-from prometheus_client.core import CounterMetricFamily
 from ray.exceptions import RayActorError, RayError
 from ray.serve.exceptions import BackPressureError, RayServeException, ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
@@ -26,10 +25,13 @@ from agent_runtime.errors import Busy, DeadlinePassed, HunkError, ModelUnavailab
 from agent_runtime.llm.interface import ChatAnswer, ChatRequest, EncodedPrompt, ModelChoice, ModelMerge, ModelTask
 from agent_runtime.models.tokenizer import TokenizerBundle
 from agent_runtime.request_context import ProgressListener, RequestContext
-from agent_runtime.telemetry.engine_metrics import EngineReport
+from agent_runtime.telemetry.engine_metrics import EngineReport, report_replica_counts
 
 MAX_TRIES = 3
 """Replicas that a request is sent to, one after the other, if they die."""
+
+WATCH_SECONDS = 2.0
+"""How often it is looked whether Ray runs on this machine."""
 
 POLL_SECONDS = 0.25
 """How often a waiting request looks whether it was cancelled."""
@@ -60,12 +62,21 @@ class RayDriver:
     ) -> None:
         """Raises what `connect` raises. `on_close` is called when the connection has ended."""
         self._on_close = on_close
+        self.fault: ModelUnavailable | None = None
+        """Why no replica can be asked any more; None while they can, and after `close`."""
         self.is_closed = False
         self.loop = asyncio.new_event_loop()
         connected: Future[DeploymentHandle[Any]] = Future()
         self._thread = threading.Thread(target=self._run, args=(connect, connected), name="ray", daemon=True)
         self._thread.start()
         self.handle = connected.result()
+
+    def check(self) -> None:
+        """Raise ModelUnavailable if no replica can be asked any more."""
+        if self.fault is not None:
+            raise ModelUnavailable(str(self.fault))
+        if self.is_closed:
+            raise ModelUnavailable("the service is ending, and its replicas with it")
 
     def close(self) -> None:
         """End the connection, and the local cluster if `connect` started one. Running requests fail."""
@@ -77,13 +88,25 @@ class RayDriver:
     def _run(self, connect: Callable[[], DeploymentHandle[Any]], connected: Future[DeploymentHandle[Any]]) -> None:
         try:
             connected.set_result(connect())
+            watching = self.loop.create_task(self._watch_node(ray.get_runtime_context().get_node_id()))
             self.loop.run_forever()
+            watching.cancel()
         except BaseException as error:  # noqa: BLE001 -- the caller raises it
             connected.set_exception(error)
         finally:
             ray.shutdown()
             self.loop.close()
             self._on_close()
+
+    async def _watch_node(self, own: str) -> None:
+        """Set `fault` once Ray's own process on this machine has ended: nothing can be asked without it."""
+        while self.fault is None:
+            await asyncio.sleep(WATCH_SECONDS)
+            nodes = await self.loop.run_in_executor(None, ray.nodes)
+            if not any(node["Alive"] for node in nodes if node["NodeID"] == own):
+                self.fault = ModelUnavailable(
+                    "Ray has ended on this machine, and with it the replicas or the way to them"
+                )
 
 
 class ReplicatedMerger:
@@ -107,8 +130,8 @@ class ReplicatedMerger:
 
     @property
     def fault(self) -> Exception | None:
-        """None: Serve replaces replicas that break down."""
-        return None
+        """What ended Ray on this machine; Serve replaces replicas that break down."""
+        return self._driver.fault
 
     def chat(self) -> ReplicatedChat:
         """Return the same model for chats."""
@@ -133,14 +156,7 @@ class ReplicatedMerger:
             for of_replica in self._driver.handle.broadcast("report").results(timeout_s=REPORT_SECONDS):
                 found += of_replica
         with self._lock:
-            counts = dict(self._counts)
-        described = {
-            "hunk_replica_requests": "Requests that replicas answered.",
-            "hunk_replica_moves": "Requests that another replica answered than the one before with the same prefix.",
-            "hunk_replica_retries": "Requests that were sent again because their replica died.",
-        }
-        metrics = tuple(CounterMetricFamily(name, what, counts.get(name, 0)) for name, what in described.items())
-        return [*found, EngineReport(metrics)]
+            return [*found, report_replica_counts(self._counts)]
 
     def close(self) -> None:
         """End the connection to the replicas; a local cluster ends with it."""
@@ -165,15 +181,16 @@ class ReplicatedMerger:
         )
         can_repeat = not (isinstance(request, ChatRequest) and progress.wants_text)
         for _ in range(MAX_TRIES):
-            answer = _ReplicaAnswer(self._driver, method, request, key, call)
+            answer = None
             try:
+                answer = _ReplicaAnswer(self._driver, method, request, key, call)
                 result, replica = answer.read(context, progress, deadline)
             except ReplicaLost:
-                if answer.has_text and not can_repeat:
+                if answer is not None and answer.has_text and not can_repeat:
                     break
-                self._count("hunk_replica_retries")
+                self._count("retries")
             else:
-                self._count("hunk_replica_requests")
+                self._count("requests")
                 self._remember(key, replica)
                 return result
         fault = ModelUnavailable("the replica that worked on this request has died; send the request again")
@@ -186,7 +203,7 @@ class ReplicatedMerger:
 
     def _remember(self, key: str, replica: str) -> None:
         with self._lock:
-            self._counts["hunk_replica_moves"] += self._last_replicas.get(key, replica) != replica
+            self._counts["moves"] += self._last_replicas.get(key, replica) != replica
             self._last_replicas[key] = replica
 
 
@@ -228,7 +245,10 @@ class _ReplicaAnswer:
         self._driver = driver
         self._events: SimpleQueue[Event] = SimpleQueue()
         handle = driver.handle.options(method_name="run", stream=True, session_id=key)
-        response = handle.remote(method, request, call)
+        try:
+            response = handle.remote(method, request, call)
+        except (RayError, RayServeException) as error:
+            _raise_fault(error)
         assert isinstance(response, DeploymentResponseGenerator)
         self._response = response
         self._pump = asyncio.run_coroutine_threadsafe(self._receive(), driver.loop)
@@ -249,8 +269,7 @@ class _ReplicaAnswer:
                 if is_finished:
                     _raise_fault(*arguments)
                 context.cancel.raise_if_cancelled()
-                if self._driver.is_closed:
-                    raise ModelUnavailable("the service is ending, and its replicas with it")
+                self._driver.check()
                 if deadline is not None and time.monotonic() > deadline:
                     raise DeadlinePassed("the model did not answer in time; try again, or raise --deadline")
                 if name.startswith("on_"):

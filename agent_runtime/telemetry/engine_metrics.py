@@ -44,6 +44,18 @@ def report_engine(stats: EngineStats) -> EngineReport:
     return EngineReport(tuple(_collect_engine(stats)), status)
 
 
+def report_replica_counts(counts: Mapping[str, int]) -> EngineReport:
+    """Return what happened between replicas: `requests`, `moves` and `retries`."""
+    described = {
+        "requests": "Requests that replicas answered.",
+        "moves": "Requests that another replica answered than the one before with the same key.",
+        "retries": "Requests that were sent again because their replica died.",
+    }
+    return EngineReport(
+        tuple(_make_counter(f"hunk_replica_{name}", what, counts.get(name, 0)) for name, what in described.items())
+    )
+
+
 class CachedReports:
     """The reports of the engines, at most `MAX_AGE_SECONDS` old. Reading older ones blocks for a pass of the model."""
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.scale`: the goals' figures are of the rows that they name; sessions are seeded and share none."""
+"""`python -m benchmarks.scale`: the goals' figures are of the rows that they name; sessions are seeded."""
 
 from __future__ import annotations
 

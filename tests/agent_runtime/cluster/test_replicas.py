@@ -221,6 +221,7 @@ def _count_running(service: Service) -> int:
     return sum(each["queue"]["running"] + each["queue"]["waiting"] for each in replicas)
 
 
+@pytest.mark.long
 def test_a_stopped_service_finishes_its_request_and_leaves_nothing(
     smollm2: RealModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,3 +243,15 @@ def test_a_stopped_service_finishes_its_request_and_leaves_nothing(
             _, alive = psutil.wait_procs(processes, 20)
             assert not alive
             assert not list(Path(folder).iterdir())
+
+
+@pytest.mark.long
+def test_a_service_whose_ray_has_ended_ends_with_an_error(smollm2: RealModel, tmp_path: Path) -> None:
+    with serve(tmp_path, "--replicas", "1") as service:
+        service.wait_until_ready()
+        (raylet,) = [
+            each for each in psutil.Process(service.process.pid).children(recursive=True) if each.name() == "raylet"
+        ]
+        raylet.kill()
+        assert service.process.wait(120) == 4
+    assert "Ray has ended on this machine" in service.lines[-1]

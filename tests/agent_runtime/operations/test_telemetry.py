@@ -26,7 +26,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from agent_runtime.errors import BadRequest
-from agent_runtime.telemetry.engine_metrics import CachedReports, EngineReport, report_engine
+from agent_runtime.telemetry.engine_metrics import CachedReports, EngineReport, report_engine, report_replica_counts
 from agent_runtime.telemetry.log import JsonLines, LineWriter, TextLines, configure_logging
 from agent_runtime.telemetry.metrics import Metering, RequestOutcome, SlidingWindowStats
 from agent_runtime.telemetry.traces import make_provider, make_tracer_provider
@@ -34,6 +34,7 @@ from agent_runtime.types import SourceUsage, Usage
 from engine.engine import EngineStats
 from engine.kv_cache.page_pool import PoolStats
 from engine.precision import Precision
+from engine.prefix_tier import TierStats
 from engine.reuse.idle_queue import IdleCounts
 from engine.reuse.idle_runner import IdleStats
 from engine.reuse.span_entry import SpanStats
@@ -57,6 +58,7 @@ ENGINE = EngineStats(
     spans=SpanStats(
         num_queried=50, num_hit=25, num_evicted=0, num_entries=8, num_tokens=160, num_bytes=4096, num_slots=1000
     ),
+    tier=TierStats(num_hit=3, num_written=2),
 )
 
 
@@ -147,7 +149,7 @@ def test_the_engines_counts_are_there_once_there_is_an_engine() -> None:
 
 
 def test_names_follow_the_convention_and_stand_in_the_document() -> None:
-    text = Metering(lambda: (report_engine(ENGINE),)).render("")[0].decode()
+    text = Metering(lambda: (report_engine(ENGINE), report_replica_counts({}))).render("")[0].decode()
     others = re.compile(r"process_|python_gc_|.*_created$")  # of the library
     families = [family for family in parse_text(text) if not others.match(family.name)]
     documented = set(re.findall(r"^\| `(hunk_\w+)`", API.read_text(encoding="utf-8"), re.MULTILINE))
