@@ -87,12 +87,17 @@ class RayDriver:
 
     def _run(self, connect: Callable[[], DeploymentHandle[Any]], connected: Future[DeploymentHandle[Any]]) -> None:
         try:
-            connected.set_result(connect())
+            try:
+                connected.set_result(connect())
+            except BaseException as error:  # noqa: BLE001 -- the caller raises it
+                connected.set_exception(error)
+                return
             watching = self.loop.create_task(self._watch_node(ray.get_runtime_context().get_node_id()))
             self.loop.run_forever()
-            watching.cancel()
-        except BaseException as error:  # noqa: BLE001 -- the caller raises it
-            connected.set_exception(error)
+            tasks = {watching, *asyncio.all_tasks(self.loop)}
+            for task in tasks:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         finally:
             ray.shutdown()
             self.loop.close()
