@@ -251,7 +251,7 @@ class EngineCore:
     def close(self) -> None:
         """Write the stored KV to disk, if there is a disk tier, and leave the shared tier."""
         if self.shared is not None:
-            self.shared.close()
+            self.shared.close([fetch for *_, fetch in self._held.values()])
         if self.reuse is not None:
             self.reuse.store.close()
 

@@ -7,9 +7,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
-from queue import Full, Queue
+from queue import Empty, Full, Queue
 from threading import Condition, Lock, Thread
 
 import torch
@@ -231,11 +231,14 @@ class SharedPrefixes:
         with self._lock:
             return replace(self._stats, is_paused=self._clock() < self._paused_until)
 
-    def close(self) -> None:
-        """Stop all threads; what waits to be written is dropped."""
+    def close(self, fetches: Sequence[PrefixFetch] = ()) -> None:
+        """Stop all threads and the fetches that run; what waits to be written is dropped."""
+        for fetch in fetches:
+            self.stop(fetch)
         self._fetchers.shutdown(wait=False, cancel_futures=True)
-        while not self._waiting.empty():
-            self._waiting.get_nowait()
+        with suppress(Empty):
+            while True:
+                self._waiting.get_nowait()
         self._waiting.put(None)
         self._tier.close()
 
@@ -271,7 +274,7 @@ class SharedPrefixes:
 
     def _fetch(self, fetch: PrefixFetch) -> None:
         """In a thread: receive and open the chunks until one is missing or the fetch is stopped."""
-        header, begun, num_bytes = self._make_header(fetch.root), self._clock(), 0
+        header, begun, num_bytes, waited_s = self._make_header(fetch.root), self._clock(), 0, 0.0
         try:
             with closing(self._tier.get_many(fetch.names)) as values:
                 for name, value in zip(fetch.names, values, strict=True):
@@ -289,7 +292,9 @@ class SharedPrefixes:
                         fetch.arrived.append(chunk)
                         fetch.num_arrived += 1
                         self._lock.notify_all()
+                        waiting = self._clock()
                         self._lock.wait_for(lambda: fetch.is_stopped or len(fetch.arrived) < MOST_ARRIVED)
+                        waited_s += self._clock() - waiting
             self._pause_s = 0.0
         except NotThisChunk:
             self._count(num_rejected=1)
@@ -298,7 +303,7 @@ class SharedPrefixes:
         except Exception:
             log.exception("KV of a shared prefix could not be read; it is computed")
         finally:
-            self._measure(num_bytes, self._clock() - begun)
+            self._measure(num_bytes, self._clock() - begun - waited_s)
             with self._lock:
                 self._num_fetches -= 1
                 fetch.is_done = True
