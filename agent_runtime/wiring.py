@@ -10,7 +10,7 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.apply.rule_process import RULE_SECONDS, RuleProcesses
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.llm.interface import ModelSlot, NoModel
-from agent_runtime.models.config import NO_MODEL, LoadOptions, MergeOptions, ModelSettings
+from agent_runtime.models.config import NO_MODEL, LoadOptions, MergeOptions, ModelSettings, read_tier_key
 from agent_runtime.models.progress import Progress, SilentProgress
 from agent_runtime.models.store import ModelStore, resolve
 from agent_runtime.quotas import TenantLimits, TenantRateLimiter
@@ -47,6 +47,7 @@ def open_model(
     name_or_path: str, settings: ModelSettings, options: LoadOptions, progress: Progress | None = None
 ) -> LoadedModel:
     """Find a model's files and load them; raises ModelUnavailable or a subclass, BadRequest where options clash."""
+    read_tier_key(options)
     opener = _import_opener()
     opener.find_device(options)
     progress = progress or SilentProgress()
@@ -82,6 +83,7 @@ def make_model_slot(
     """
     if name_or_path == NO_MODEL:
         return NoModel()
+    read_tier_key(options)
     opener = _import_opener()
     opener.find_device(options)  # refused at the start, not when the model is loaded
     files = resolve(name_or_path, ModelStore(settings.cache_dir), progress)

@@ -15,7 +15,7 @@ from agent_runtime.config.settings import Settings
 from agent_runtime.config.sources import make_model_settings, make_service_options
 from agent_runtime.errors import BadRequest
 from agent_runtime.llm.interface import Merger, ModelSlot, resolve_reuse_mode
-from agent_runtime.models.config import NO_MODEL, MergeOptions, ModelSettings
+from agent_runtime.models.config import NO_MODEL, MergeOptions, ModelSettings, read_tier_key
 from agent_runtime.models.progress import Progress, make_progress
 from agent_runtime.models.store import ModelStore, resolve
 from agent_runtime.workspace.registry import WorkspaceRegistry
@@ -86,14 +86,16 @@ def make_replica_slot(
     """
     from agent_runtime.cluster.ray_cluster import open_deployed, open_local
 
+    config = _make_config(settings, models)
     if settings.cluster is None:
+        read_tier_key(config.options)
         resolve(settings.model, ModelStore(models.cache_dir), progress)
 
     def load() -> Merger:
         if settings.cluster is not None:
             merger = open_deployed(settings.cluster, settings.deadline)
         else:
-            merger = open_local(_make_config(settings, models))
+            merger = open_local(config)
         workspaces.set_tokenizer(merger.description.text.tokenizer)
         return merger
 

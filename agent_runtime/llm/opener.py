@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from agent_runtime.errors import BadRequest
-from agent_runtime.models.config import DEFAULT_SPAN_GIB, LoadOptions, ModelSettings
+from agent_runtime.models.config import DEFAULT_SPAN_GIB, LoadOptions, ModelSettings, read_tier_key
 from agent_runtime.models.loader import LoadedModel, load_model
 from agent_runtime.models.progress import Progress
 from agent_runtime.models.store import ModelFiles, load_cache_key
@@ -100,41 +99,6 @@ def _make_scheduler_config(options: LoadOptions) -> SchedulerConfig:
         name: value for name, value in asked.items() if value is not None
     }
     return SchedulerConfig(max_num_seqs=options.max_num_seqs, **limits)
-
-
-TIER_SCHEMES = ("valkey://", "valkeys://", "redis://", "rediss://", "unix://")
-
-
-def read_tier_key(options: LoadOptions) -> bytes:
-    """Return the key of the shared tier, b"" without one; raises BadRequest unless both are given and good."""
-    if options.kv_tier is None and options.kv_tier_key is None:
-        return b""
-    if options.kv_tier is None or not options.kv_tier.startswith(TIER_SCHEMES):
-        raise BadRequest(f"--kv-tier is a URL that begins with {', '.join(TIER_SCHEMES)}", field="kv_tier")
-    if options.kv_tier_key is None:
-        raise BadRequest(
-            "--kv-tier needs --kv-tier-key FILE; make one with `openssl rand -hex 32 > FILE; chmod 600 FILE`, the same "
-            "for all that share KV",
-            field="kv_tier_key",
-        )
-    try:
-        text = options.kv_tier_key.read_text(encoding="ascii").strip()
-        is_open = bool(options.kv_tier_key.stat().st_mode & 0o077)
-        key = bytes.fromhex(text)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not hexadecimal"
-        raise BadRequest(f"the key in {options.kv_tier_key} cannot be read: {why}", field="kv_tier_key") from error
-    if len(key) != 32:
-        raise BadRequest(
-            f"the key in {options.kv_tier_key} has {len(text)} hex digits and needs 64: `openssl rand -hex 32`",
-            field="kv_tier_key",
-        )
-    if is_open and os.name == "posix":
-        raise BadRequest(
-            f"others may read the key in {options.kv_tier_key}; run `chmod 600 {options.kv_tier_key}`",
-            field="kv_tier_key",
-        )
-    return key
 
 
 def _to_bytes(gib: float) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
+from string import hexdigits
 from typing import Literal
 
 import platformdirs
@@ -71,6 +74,43 @@ class LoadOptions:
     prefill_beside_decodes: int | None = None
     kv_tier: str | None = field(default=None, repr=False)
     kv_tier_key: Path | None = None
+
+
+TIER_SCHEMES = ("valkey://", "valkeys://", "redis://", "rediss://", "unix://")
+TIER_PACKAGES = ("cryptography", "valkey")
+TIER_KEY_DIGITS = 64
+
+
+def read_tier_key(options: LoadOptions) -> bytes:
+    """Return the key of the shared tier, b"" without a tier.
+
+    Raises BadRequest if only one of URL and key is given or one is no such thing, if others may read the file, and if
+    a package of the tier is missing.
+    """
+    url, path = options.kv_tier, options.kv_tier_key
+    if url is None and path is None:
+        return b""
+    if url is None or path is None:
+        raise BadRequest("--kv-tier URL and --kv-tier-key FILE belong together", field="kv_tier")
+    if not url.startswith(TIER_SCHEMES):
+        raise BadRequest(f"--kv-tier is a URL that begins with {', '.join(TIER_SCHEMES)}", field="kv_tier")
+    for package in TIER_PACKAGES:
+        if find_spec(package) is None:
+            raise BadRequest(f"--kv-tier needs {package}: `pip install 'hunk-apply[scale]'`", field="kv_tier")
+    make_one = f"`openssl rand -hex 32 > {path}; chmod 600 {path}` makes one"
+    try:
+        with path.open("rb") as file:
+            mode, text = os.fstat(file.fileno()).st_mode, file.read(TIER_KEY_DIGITS + 2).strip()
+    except OSError as error:
+        why = error.strerror or error
+        raise BadRequest(
+            f"the key of --kv-tier in {path} cannot be read: {why}; {make_one}", field="kv_tier_key"
+        ) from error
+    if mode & 0o077 and os.name == "posix":
+        raise BadRequest(f"others may use the key of --kv-tier: run `chmod 600 {path}`", field="kv_tier_key")
+    if len(text) != TIER_KEY_DIGITS or not set(text) <= set(hexdigits.encode()):
+        raise BadRequest(f"{path} does not hold {TIER_KEY_DIGITS} hex digits; {make_one}", field="kv_tier_key")
+    return bytes.fromhex(text.decode())
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,9 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 PROBE_S = 30.0
 """How often a link that was too slow is tried again."""
 
+LONGEST_MESSAGE = 200
+"""Characters of an error that are logged: it may repeat what a stranger has answered."""
+
 POLL_SECONDS = 0.005
 """How long an idle engine waits for the next chunk before it looks for requests."""
 
@@ -345,7 +348,8 @@ class SharedPrefixes:
         """Leave the store alone for a while; it may come back empty, so nothing is known of it any more."""
         with self._lock:
             if not self._pause_s:
-                log.warning("the shared tier cannot be used, and prefixes are computed: %s", error)
+                said = str(error)[:LONGEST_MESSAGE]
+                log.warning("the shared tier cannot be used, and prefixes are computed: %s", said)
             self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s or FIRST_PAUSE_S)
             self._paused_until = self._clock() + self._pause_s
             self._known.clear()

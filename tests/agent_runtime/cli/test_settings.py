@@ -165,6 +165,7 @@ def test_serve_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("agent_runtime.wiring.make_model_slot", stop)
     limits = ["--context", "300", "--max-num-seqs", "5", "--kv-gib", "0.5", "--deadline", "9", "--reuse", "fast"]
     limits += ["--span-memory", "0.25", "--max-batched-tokens", "2048", "--prefill-beside-decodes", "128"]
+    limits += ["--kv-tier", "valkey://host/0", "--kv-tier-key", "key"]
     assert isinstance(hunk_here("serve").exception, Stopped)
     assert isinstance(hunk_here("serve", "--reuse", "turbo").exception, Stopped)
     assert isinstance(hunk_here("serve", "--root", tmp_path, *limits, *OPTIONS).exception, Stopped)
@@ -174,7 +175,22 @@ def test_serve_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
         (LoadOptions(span_gib=1.0, kv_share=KV_SHARE), MergeOptions(reuse="turbo")),
         (
             LoadOptions(
-                "float16", 300, Path("my-adapter"), "int4", 5, 0.5, 2, True, 0.25, 2.0, "cuda", KV_SHARE, 2048, 128
+                "float16",
+                300,
+                Path("my-adapter"),
+                "int4",
+                5,
+                0.5,
+                2,
+                True,
+                0.25,
+                2.0,
+                "cuda",
+                KV_SHARE,
+                2048,
+                128,
+                "valkey://host/0",
+                Path("key"),
             ),
             MergeOptions(9.0, "fast"),
         ),
