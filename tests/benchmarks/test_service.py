@@ -62,7 +62,7 @@ def test_a_service_that_is_attacked_loses_no_request(tmp_path: Path, monkeypatch
     monkeypatch.setattr("benchmarks.faults.setting.ATTACK_STARTS_S", 0.5)
     setting = make_setting(tmp_path)
     with setting.open_service("--no-watch") as service:
-        rows = measure_loads(setting, service, ["deep-bodies"], seconds=0.4, seed=0)
+        rows = measure_loads(setting, service, ["deep-bodies"], seconds=1.5, seed=0)
     assert [row["what"] for row in rows] == ["idle, before each attack", "deep-bodies"]
     for row in rows:
         assert row["statuses"].keys() == {"200"}

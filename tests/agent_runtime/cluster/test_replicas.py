@@ -213,7 +213,6 @@ class TestWithTwoReplicas:
         errors = [json.loads(line[6:])["error"] for line in lines if line.startswith('data: {"error"')]
         assert [error["code"] for error in errors] == ["model_unavailable"]
         assert errors[0]["hunk"]["retry_after_s"] == 1.0
-        service.wait_for_replicas()
 
 
 def _count_running(service: Service) -> int:
