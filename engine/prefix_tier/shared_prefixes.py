@@ -126,6 +126,7 @@ class SharedPrefixes:
         self._pause_s, self._paused_until = 0.0, 0.0
         self._bytes_per_s, self._probe_at = 0.0, 0.0
         self._num_fetches = 0
+        self._is_closed = False
         self._fetchers = ThreadPoolExecutor(MOST_FETCHES, thread_name_prefix="prefix-fetch")
         self._waiting: Queue[tuple[bytes, bytes, Tensor] | None] = Queue(
             max(1, MOST_WAITING_BYTES // self._chunk_bytes)
@@ -236,6 +237,7 @@ class SharedPrefixes:
 
     def close(self, fetches: Sequence[PrefixFetch] = ()) -> None:
         """Stop all threads and the fetches that run; what waits to be written is dropped."""
+        self._is_closed = True
         for fetch in fetches:
             self.stop(fetch)
         self._fetchers.shutdown(wait=False, cancel_futures=True)
@@ -347,7 +349,7 @@ class SharedPrefixes:
     def _pause(self, error: TierFault) -> None:
         """Leave the store alone for a while; it may come back empty, so nothing is known of it any more."""
         with self._lock:
-            if not self._pause_s:
+            if not self._pause_s and not self._is_closed:
                 said = str(error)[:LONGEST_MESSAGE]
                 log.warning("the shared tier cannot be used, and prefixes are computed: %s", said)
             self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s or FIRST_PAUSE_S)

@@ -74,7 +74,7 @@ class ValkeyTier:
         except ValueError as error:
             raise EngineError(f"the URL of the shared tier cannot be read: {error}") from error
         self._pool = self._client.connection_pool
-        self._faults = (valkey.ValkeyError, OSError)
+        self._faults = (valkey.ValkeyError, OSError, ValueError)  # the last where `close` takes a connection away
         self._refusals: type[Exception] = valkey.ResponseError
 
     def get_many(self, keys: Sequence[bytes]) -> Generator[bytes | None, None, None]:

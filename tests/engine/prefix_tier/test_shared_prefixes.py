@@ -329,6 +329,16 @@ class TestHeldRequests:
         with engine_at(stranger.url) as engine, pytest.raises(DeadlineExceeded):
             ask(engine, deadline_s=0.2)
 
+    def test_closing_amid_a_write_says_nothing(self, stranger: SlowServer, caplog: pytest.LogCaptureFixture) -> None:
+        with engine_at(stranger.url) as engine:
+            ask(engine, PROMPT[:CHUNK_TOKENS])  # too short for a fetch; its chunk is written
+            threads = {each for each in threading.enumerate() if each.name.startswith("prefix-")}
+            time.sleep(0.2)
+        for thread in threads:
+            thread.join(5)
+            assert not thread.is_alive()
+        assert not caplog.records
+
     def test_the_engine_can_be_closed(self, stranger: SlowServer) -> None:
         with engine_at(stranger.url) as engine:
             stream = engine.generate(GenerationRequest(PROMPT, 6))
