@@ -9,10 +9,12 @@ import os
 import secrets
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
@@ -77,9 +79,7 @@ def open_local(config: ReplicaConfig) -> ReplicatedMerger:
 
     It ends with `close`. Raises ModelUnavailable if a replica does not start.
     """
-    # Ray's processes would listen on all addresses; this is what it does on a Mac. The token keeps other users out.
-    os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
-    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    _set_local_variables()
     num_threads = config.num_threads or max(1, count_cores() // config.num_replicas)
     config = replace(config, loopback_only=True, num_threads=num_threads)
     folder = Path(tempfile.mkdtemp(prefix="hunk-ray-"))  # the path of a socket has at most 107 bytes
@@ -96,6 +96,14 @@ def open_local(config: ReplicaConfig) -> ReplicatedMerger:
         return _run_app(config)
 
     return _open(connect, config.merging.deadline_s, on_close=lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+@cache
+def _set_local_variables() -> None:
+    """Have Ray listen on loopback only, as it does on a Mac, and ask for a token, which keeps other users out."""
+    assert "ray" not in sys.modules, "Ray reads these variables when it is imported"
+    os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 def open_deployed(address: str, deadline_s: float | None) -> ReplicatedMerger:
@@ -171,7 +179,7 @@ def _init_ray(**options: Any) -> None:
         try:
             ray.init(namespace=APP, log_to_driver=False, configure_logging=False, **options)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise ModelUnavailable(f"Ray cannot be reached: {error}") from error
+            raise ModelUnavailable(f"Ray cannot be reached: {str(error).partition(chr(10))[0]}") from error
 
 
 @contextmanager

@@ -10,18 +10,21 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from agent_runtime.cluster.client import ReplicatedMerger
 from agent_runtime.cluster.config import ReplicaConfig
 from agent_runtime.cluster.ray_cluster import open_local
 from agent_runtime.errors import HunkError
 from agent_runtime.llm.interface import ChatRequest, EncodedPrompt
 from agent_runtime.models.config import LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.request_context import FirstTokenTimer, RequestContext
+from benchmarks.cases import read_records
 from benchmarks.harness import say
-from benchmarks.snippets import Pair, read_pairs
+from benchmarks.snippets import Pair
 from repo_cache.tokenizer import BPETokenizer
+
+if TYPE_CHECKING:  # imports Ray, which `open_local` has to configure before
+    from agent_runtime.cluster.client import ReplicatedMerger
 
 Route = Literal["any", "session"]
 ROUTES: tuple[Route, ...] = ("any", "session")
@@ -60,7 +63,12 @@ def measure_replicas(options: argparse.Namespace, num_replicas: int, route: Rout
     )
     merger = open_local(config)
     try:
-        pairs = [pair for pair in read_pairs(options.cases) if len(pair.before) < MOST_CHARACTERS]
+        pairs = [
+            Pair(record["commit"], record["path"], record["original"], record["expected"])
+            for _, records in read_records(options.cases)
+            for record in records
+            if len(record["original"]) < MOST_CHARACTERS
+        ]
         sessions = make_sessions(pairs, options, merger.description.text.tokenizer)
         row = _run(merger, sessions, route, num_replicas)
     finally:
