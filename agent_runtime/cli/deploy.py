@@ -44,14 +44,19 @@ def deploy_command(
         raise BadRequest("the model is `none`, which needs no replicas; name a model", field="model")
     if settings.cluster is None and output is None:
         raise BadRequest("name the cluster with --cluster HOST:PORT, or a file with --output FILE", field="cluster")
-    from agent_runtime.cluster.ray_cluster import check_installed, deploy, write_config
+    from agent_runtime.cluster.ray_cluster import check_doors, check_installed, deploy, write_config
 
     check_installed()
     config = _make_config(settings, make_model_settings(os.environ, resolved))
     if output is not None:
-        output.write_text(write_config(config), encoding="utf-8")
+        try:
+            output.touch(mode=0o600)  # it may hold the password of --kv-tier
+            output.write_text(write_config(config), encoding="utf-8")
+        except OSError as error:
+            raise BadRequest(f"{output} cannot be written: {error.strerror or error}", field="output") from error
         return
     assert settings.cluster is not None
+    check_doors(settings.cluster, os.environ)
     progress = make_progress(Console(stderr=True, highlight=False))
     progress.report(f"starting {config.num_replicas} replicas of {config.model} in {settings.cluster}")
     deploy(settings.cluster, config)

@@ -155,3 +155,11 @@ def test_deploy_writes_a_file_for_serve_deploy(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     fields = json.loads(file.read_text())["applications"][0]["args"]["fields"]
     assert (fields["model"], fields["num_replicas"]) == ("smollm2-135m", 4)
+    assert file.stat().st_mode & 0o077 == 0, "it may hold a password"
+
+
+@pytest.mark.parametrize("name", ["", "no/such/serve.yaml"])
+def test_a_file_that_cannot_be_written_is_said_so(tmp_path: Path, name: str) -> None:
+    done = CliRunner().invoke(app, ["deploy", "--model", "smollm2-135m", "-o", str(tmp_path / name)])
+    assert isinstance(done.exception, BadRequest)
+    assert "cannot be written" in str(done.exception)
