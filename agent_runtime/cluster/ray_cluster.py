@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +35,8 @@ APP = "hunk"
 
 OBJECT_STORE_BYTES = 100 << 20
 """Memory for values that are too large for a message; a request's file is one."""
+
+CONNECT_SECONDS = 5.0
 
 TLS_FILES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 
@@ -113,6 +116,7 @@ def open_deployed(address: str, deadline_s: float | None) -> ReplicatedMerger:
     """
 
     def connect() -> DeploymentHandle[Any]:
+        _check_reachable(address)
         _init_ray(address=address)
         from ray import serve
         from ray.serve.exceptions import RayServeException
@@ -132,6 +136,7 @@ def deploy(address: str, config: ReplicaConfig) -> None:
 
     Returns when they answer. Raises ModelUnavailable if the cluster is not reached or a replica does not start.
     """
+    _check_reachable(address)
     _init_ray(address=address)
     import ray
 
@@ -152,6 +157,19 @@ def write_config(config: ReplicaConfig) -> str:
         "args": {"fields": config.to_json()},
     }
     return json.dumps({"proxy_location": "Disabled", "applications": [application]}, indent=2) + "\n"
+
+
+def _check_reachable(address: str) -> None:
+    """Raise ModelUnavailable where nobody listens: Ray itself would try for more than a minute."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal():
+        return  # such as `auto`, which Ray resolves
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ModelUnavailable(
+            f"no Ray cluster answers at {address}: {error}; `ray status` shows its address"
+        ) from error
 
 
 def _open(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import socket
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from agent_runtime.cli.main import app
 from agent_runtime.cluster.client import make_affinity_key
 from agent_runtime.cluster.config import ReplicaConfig
 from agent_runtime.cluster.ray_cluster import TLS_FILES, check_doors, write_config
-from agent_runtime.errors import BadRequest, Busy, EditRefused, HunkError, TooLarge
+from agent_runtime.errors import BadRequest, Busy, EditRefused, HunkError, ModelUnavailable, TooLarge
 from agent_runtime.llm.interface import ChatMessage, ChatRequest, EncodedPrompt, ModelTask
 from agent_runtime.models.config import LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.models.tokenizer import read_gguf_tokenizer
@@ -163,3 +164,12 @@ def test_a_file_that_cannot_be_written_is_said_so(tmp_path: Path, name: str) -> 
     done = CliRunner().invoke(app, ["deploy", "--model", "smollm2-135m", "-o", str(tmp_path / name)])
     assert isinstance(done.exception, BadRequest)
     assert "cannot be written" in str(done.exception)
+
+
+def test_a_cluster_that_is_not_there_is_said_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    done = CliRunner().invoke(app, ["deploy", "--model", "smollm2-135m", "--cluster", address])
+    assert isinstance(done.exception, ModelUnavailable)
+    assert f"no Ray cluster answers at {address}" in str(done.exception)
