@@ -85,7 +85,7 @@ def open_local(config: ReplicaConfig) -> ReplicatedMerger:
     _set_local_variables()
     num_threads = config.num_threads or max(1, count_cores() // config.num_replicas)
     config = replace(config, loopback_only=True, num_threads=num_threads)
-    folder = Path(tempfile.mkdtemp(prefix="hunk-ray-"))  # the path of a socket has at most 107 bytes
+    folder = make_session_folder()
 
     def connect() -> DeploymentHandle[Any]:
         _init_ray(
@@ -99,6 +99,24 @@ def open_local(config: ReplicaConfig) -> ReplicatedMerger:
         return _run_app(config)
 
     return _open(connect, config.merging.deadline_s, on_close=lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+SESSION_PREFIX = "hunk-ray-"
+
+
+def make_session_folder() -> Path:
+    """Make the folder of a local cluster; its path is short, as that of a socket has at most 107 bytes.
+
+    Folders whose service was killed or interrupted are removed: their names have its process id.
+    """
+    for old in Path(tempfile.gettempdir()).glob(f"{SESSION_PREFIX}*"):
+        try:
+            os.kill(int(old.name.split("-")[2]), 0)
+        except ProcessLookupError:
+            shutil.rmtree(old, ignore_errors=True)
+        except (OSError, ValueError, IndexError):
+            continue  # another user's
+    return Path(tempfile.mkdtemp(prefix=f"{SESSION_PREFIX}{os.getpid()}-"))
 
 
 @cache

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import socket
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,7 @@ from typer.testing import CliRunner
 from agent_runtime.cli.main import app
 from agent_runtime.cluster.client import make_affinity_key
 from agent_runtime.cluster.config import ReplicaConfig
-from agent_runtime.cluster.ray_cluster import TLS_FILES, check_doors, write_config
+from agent_runtime.cluster.ray_cluster import TLS_FILES, check_doors, make_session_folder, write_config
 from agent_runtime.errors import BadRequest, Busy, EditRefused, HunkError, ModelUnavailable, TooLarge
 from agent_runtime.llm.interface import ChatMessage, ChatRequest, EncodedPrompt, ModelTask
 from agent_runtime.models.config import LoadOptions, MergeOptions, ModelSettings
@@ -173,3 +177,14 @@ def test_a_cluster_that_is_not_there_is_said_so_at_once(monkeypatch: pytest.Monk
     done = CliRunner().invoke(app, ["deploy", "--model", "smollm2-135m", "--cluster", address])
     assert isinstance(done.exception, ModelUnavailable)
     assert f"no Ray cluster answers at {address}" in str(done.exception)
+
+
+def test_the_folder_of_a_service_that_is_gone_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        pass
+    names = [f"hunk-ray-{gone.pid}-a", f"hunk-ray-{os.getpid()}-b", "hunk-ray-other", "mine"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    made = make_session_folder()
+    assert {each.name for each in tmp_path.iterdir()} == {*names[1:], made.name}
