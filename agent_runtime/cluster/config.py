@@ -10,13 +10,16 @@ from typing import Any
 
 from agent_runtime.models.config import LoadOptions, MergeOptions, ModelSettings
 
+CONSISTENT_HASH = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaConfig:
     """How a replica loads and runs its model.
 
     num_threads: of torch; None: one for each core of the machine. loopback_only: nobody but this machine may reach the
-    replica. drain_s: seconds that a replica that is stopped or replaced has to finish its requests.
+    replica. drain_s: seconds that a replica that is stopped or replaced has to finish its requests. router: the class
+    of Serve's request router, as a path to import.
     """
 
     model: str
@@ -27,6 +30,7 @@ class ReplicaConfig:
     num_threads: int | None = None
     loopback_only: bool = False
     drain_s: float = 20.0
+    router: str = CONSISTENT_HASH
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON has them, for a Serve config file."""

@@ -33,8 +33,6 @@ Event = tuple[str, tuple[Any, ...]]
 
 LAST_EVENTS = ("result", "fault")
 
-ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
-
 NUM_FALLBACKS = 2
 """Replicas that are tried after a full one."""
 
@@ -63,7 +61,7 @@ def build_app(fields: dict[str, Any]) -> serve.Application:
     """Return the Serve application of a `ReplicaConfig` as JSON; a Serve config file names this function."""
     config = ReplicaConfig.from_json(fields)
     on_card = config.options.device.startswith("cuda")
-    router: Any = ROUTER
+    router: Any = config.router
     deployment: Any = serve.deployment(ModelReplica)
     application: serve.Application = deployment.options(
         num_replicas=config.num_replicas,

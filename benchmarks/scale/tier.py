@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import multiprocessing
 import os
 import random
 import shutil
@@ -27,13 +29,20 @@ from engine.types import GenerationRequest
 SERVER = {"maxmemory": "4gb", "maxmemory-policy": "allkeys-lru"}
 NAMESPACE, OUTSIDE, INSIDE = "hunk-scale", "10.211.0.1", "10.211.0.2"
 PORT = 16380
+READ_BYTES = 1 << 20
 
 
-def measure_tier(name: str, num_tokens: int, repeats: int, links: list[float]) -> list[dict[str, Any]]:
-    """Return a row for loopback, each link and a dead server. `ratio`: of the medians, fetched to computed."""
+def measure_tier(
+    name: str, num_tokens: int, repeats: int, links: list[float], delays_ms: list[float]
+) -> list[dict[str, Any]]:
+    """Return a row for loopback, each delay and link, and a dead server. `ratio`: of the medians, fetched to new."""
     rows = []
     with ValkeyServer(config=SERVER) as server:
         rows.append(_measure("loopback", f"valkey://127.0.0.1:{server.port}/0", name, num_tokens, repeats))
+        for delay_ms in delays_ms:
+            with delay_port(server.port, delay_ms / 1e3) as port:
+                url = f"valkey://127.0.0.1:{port}/0"
+                rows.append(_measure(f"{delay_ms:g} ms each way", url, name, num_tokens, repeats))
     for rate in links:
         if os.geteuid() or not shutil.which("tc"):
             say("links are skipped: this needs root, ip and tc")
@@ -76,14 +85,62 @@ def serve_behind_link(rate_gbit: float) -> Iterator[None]:
                 time.sleep(0.05)
 
 
+@contextmanager
+def delay_port(port: int, seconds: float) -> Iterator[int]:
+    """Pass on to a port of this machine what comes to another one, which is returned, each way so much later."""
+    context = multiprocessing.get_context("spawn")
+    ports: multiprocessing.Queue[int] = context.Queue()
+    proxy = context.Process(target=_run_proxy, args=(port, seconds, ports), daemon=True)
+    proxy.start()
+    try:
+        yield ports.get(timeout=60)
+    finally:
+        proxy.terminate()
+        proxy.join()
+
+
+def _run_proxy(to_port: int, seconds: float, ports: multiprocessing.Queue[int]) -> None:
+    async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        loop, waiting = asyncio.get_running_loop(), asyncio.Queue[tuple[float, bytes]]()
+
+        async def write() -> None:
+            while True:
+                when, data = await waiting.get()
+                await asyncio.sleep(when - loop.time())
+                sink.write(data)
+                await sink.drain()
+
+        writing = asyncio.create_task(write())
+        while data := await source.read(READ_BYTES):
+            waiting.put_nowait((loop.time() + seconds, data))
+        writing.cancel()
+        sink.close()
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", to_port, limit=READ_BYTES)
+        await asyncio.gather(copy(reader, to_server), copy(from_server, writer), return_exceptions=True)
+
+    async def listen() -> None:
+        server = await asyncio.start_server(pass_on, "127.0.0.1", 0, limit=READ_BYTES)
+        ports.put(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(listen())
+
+
+def write_key(folder: Path) -> Path:
+    """Write a new key of a tier into the folder."""
+    key = folder / "kv.key"
+    key.touch(mode=0o600)
+    key.write_text(os.urandom(32).hex())
+    return key
+
+
 def _measure(link: str, url: str, name: str, num_tokens: int, repeats: int) -> dict[str, Any]:
     """Alternate between a prefix that is stored, and one that no store has."""
     say(f"tier over {link}")
     with tempfile.TemporaryDirectory() as folder:
-        key = Path(folder) / "key"
-        key.touch(mode=0o600)
-        key.write_text(os.urandom(32).hex())
-        options = LoadOptions(context=num_tokens + 1024, kv_tier=url, kv_tier_key=key)
+        options = LoadOptions(context=num_tokens + 1024, kv_tier=url, kv_tier_key=write_key(Path(folder)))
         loaded = open_model(name, ModelSettings.from_env(os.environ), options)
     try:
         prompt = random.Random(0).choices(range(1000, 20000), k=num_tokens)

@@ -24,8 +24,8 @@ from engine.prefix_tier.tier import ChunkHeader, ChunkSeal, NotThisChunk, Prefix
 
 log = logging.getLogger(__name__)
 
-CHUNK_TOKENS = 256
-"""Tokens of a stored value: 3 MB for a 0.5B, 15 MB for a 7B."""
+CHUNK_TOKENS = 128
+"""Tokens of a stored value: 1.6 MB for a 0.5B, 7 MB for a 7B."""
 
 SLACK = 0.04
 """The share of a prefix's computing time that a fetch may lose: it is given up once it is so far behind."""

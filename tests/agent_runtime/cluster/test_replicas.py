@@ -49,7 +49,8 @@ class Service:
         self.lines = [process.stderr.readline()]
         found = re.search(r"http://[\d.]+:\d+", self.lines[0])
         assert found, self.lines[0] + process.stderr.read()
-        threading.Thread(target=lambda: self.lines.extend(process.stderr), daemon=True).start()  # type: ignore[arg-type]
+        self.reader = threading.Thread(target=lambda: self.lines.extend(process.stderr), daemon=True)  # type: ignore[arg-type]
+        self.reader.start()
         self.client = httpx.Client(base_url=found[0], timeout=120)
 
     def wait_until_ready(self) -> None:
@@ -106,6 +107,7 @@ def serve(root: Path, *arguments: str) -> Iterator[Service]:
                 yield service
         finally:
             process.terminate()
+        service.reader.join(60)
 
 
 @pytest.fixture(scope="module")
