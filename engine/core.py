@@ -21,7 +21,7 @@ from engine.kv_cache import KVPages, root_key
 from engine.kv_pool import KVPool, page_bytes
 from engine.layers import AdapterSet
 from engine.prefix_tier import build_shared_prefixes
-from engine.prefix_tier.shared_prefixes import PrefixFetch
+from engine.prefix_tier.fetching import FetchingRequests
 from engine.request import RequestState
 from engine.reuse import ReusePlan
 from engine.reuse.idle_runner import IdleRunner, IdleStats
@@ -99,9 +99,6 @@ _RowsResult = tuple[StepRows, Verification | EngineFault | None]
 MOST_DECODED = 64
 """Tokens of a pass up to which it says nothing of how quick prompts are computed."""
 
-NO_SEQUENCE = -1
-"""Id of the sequence that only brings fetched KV into the prefix cache."""
-
 
 class EngineCore:
     """Continues many sequences together on one paged KV pool; sequences share the KV of equal prefixes.
@@ -139,7 +136,7 @@ class EngineCore:
         self.drafted: dict[str, SourceUsage] = {}
         self._num_added = 0
         self.shared = build_shared_prefixes(config, model, self._pool)
-        self._held: dict[int, tuple[ScheduledSequence, RequestState, PrefixFetch]] = {}
+        self._fetching = None if self.shared is None else FetchingRequests(self.shared)
         self._seconds_per_token = self.times(config.scheduler.max_batched_tokens) / config.scheduler.max_batched_tokens
         self._start_empty()
 
@@ -151,8 +148,8 @@ class EngineCore:
         self._idle.forget()
 
     def _start_empty(self) -> None:
-        for number in list(self._held):
-            self.cancel(number)
+        if self._fetching is not None:
+            self._fetching.stop_all()
         self.pages = KVPages(
             self._pool.num_pages,
             self.config.page_size,
@@ -199,42 +196,31 @@ class EngineCore:
             reuse=self._idle.apply_budget(request.reuse, root),
             in_idle_time=in_idle_time,
         )
-        fetch = None if in_idle_time else self._start_fetch(sequence)
-        if fetch is None:
-            self.scheduler.add(sequence)
+        fetching = None if in_idle_time else self._fetching
+        if fetching is None or not fetching.start(sequence, state, self.pages, 1 / self._seconds_per_token):
+            try:
+                self.scheduler.add(sequence)
+            except EngineError:
+                if fetching is not None:
+                    fetching.stop(sequence.id)
+                raise
             self._live[sequence.id] = (sequence, state)
-        else:
-            self._held[sequence.id] = (sequence, state, fetch)
         self._num_added += 1
         return sequence.id
 
-    def _start_fetch(self, sequence: ScheduledSequence) -> PrefixFetch | None:
-        if self.shared is None:
-            return None
-        num_cached = self.pages.num_cached(sequence.token_ids, sequence.root)
-        return self.shared.start_fetch(sequence.root, sequence.token_ids, num_cached, 1 / self._seconds_per_token)
-
-    def _admit_held(self) -> list[Output]:
+    def _admit_fetched(self) -> list[Output]:
         """Give the scheduler the requests whose prefix was fetched, or will not be; wait a moment if that is all."""
-        if not self._held:
+        if not self._fetching:
             return []
-        assert self.shared is not None
-        outputs, now = [], self._clock()
         if not self.scheduler.has_pending_work():
-            self.shared.wait([fetch for *_, fetch in self._held.values()])
-        for number, (sequence, state, fetch) in list(self._held.items()):
-            is_late = sequence.deadline is not None and sequence.deadline <= now
-            is_over = is_late or self.shared.is_over(fetch)
-            self.shared.place(self.pages, fetch, NO_SEQUENCE)
-            if not is_over:
-                continue
-            self.shared.stop(fetch)
-            del self._held[number]
+            self._fetching.wait()
+        outputs = []
+        for sequence, state in self._fetching.take_fetched(self.pages, self._clock()):
             try:
                 self.scheduler.add(sequence)
-                self._live[number] = (sequence, state)
+                self._live[sequence.id] = (sequence, state)
             except EngineError as error:
-                outputs.append(Output(number, error=error))
+                outputs.append(Output(sequence.id, error=error))
         return outputs
 
     def _add_idle(self, request: GenerationRequest, root: bytes) -> int:
@@ -250,8 +236,8 @@ class EngineCore:
 
     def close(self) -> None:
         """Write the stored KV to disk, if there is a disk tier, and leave the shared tier."""
-        if self.shared is not None:
-            self.shared.close([fetch for *_, fetch in self._held.values()])
+        if self._fetching is not None:
+            self._fetching.close()
         if self.reuse is not None:
             self.reuse.store.close()
 
@@ -268,15 +254,13 @@ class EngineCore:
         """Remove a request in any state and free its pages. A request that has ended is ignored."""
         if request_id in self._live:
             self._remove(request_id)
-        elif request_id in self._held:
-            *_, fetch = self._held.pop(request_id)
-            assert self.shared is not None
-            self.shared.stop(fetch)
+        elif self._fetching is not None:
+            self._fetching.stop(request_id)
 
     def has_pending_work(self) -> bool:
         """Return whether a step would do anything."""
         graphs = self._runner.graphs
-        if self._held or self.scheduler.has_pending_work():
+        if self._fetching or self.scheduler.has_pending_work():
             return True
         return self._idle.has_work or (graphs is not None and graphs.has_work)
 
@@ -289,8 +273,8 @@ class EngineCore:
             return self._step()
 
     def _step(self) -> list[Output]:
-        outputs = self._admit_held()
-        if self._held and not self.scheduler.has_pending_work():
+        outputs = self._admit_fetched()
+        if self._fetching and not self.scheduler.has_pending_work():
             return outputs
         if not self.scheduler.has_pending_work():
             self._idle.start_next()
@@ -300,6 +284,8 @@ class EngineCore:
             self._fail(each, DeadlineExceeded("the request's time is over")) for each in self.scheduler.find_expired()
         ]
         outputs += self._propose_drafts()
+        if self._fetching is not None:
+            self._fetching.meet(self.pages, self.scheduler)
         schedule = self.scheduler.schedule()
         self._pool.copy(self.pages.take_copies())
         outputs += self._execute(schedule) if schedule else []
@@ -434,6 +420,8 @@ class EngineCore:
 
     def _remove(self, request_id: int, *, discard: bool = False) -> None:
         sequence, state = self._live.pop(request_id)
+        if self._fetching is not None:
+            self._fetching.stop(request_id)
         if self.reuse is not None:
             self.reuse.finish(sequence)
         if self.shared is not None and not discard and sequence.status is Status.RUNNING:

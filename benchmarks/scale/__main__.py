@@ -24,7 +24,7 @@ from benchmarks.scale.replicas import measure_replicas
 from benchmarks.scale.services import measure_kills, measure_overhead
 from benchmarks.scale.tier import measure_tier
 
-PARTS = ("tier", "replicas", "overhead", "kills")
+PARTS = ("replicas", "overhead", "kills", "tier")
 
 
 def main() -> None:
@@ -32,14 +32,16 @@ def main() -> None:
     options = _options()
     warn_if_busy()
     rows: list[dict[str, Any]] = []
-    if "tier" in options.only:
-        rows += measure_tier(options.model, options.tokens, options.repeats, options.links, options.delays)
     if "replicas" in options.only:
         rows += measure_replicas(options)
     if "overhead" in options.only:
         rows += measure_overhead(options.model, options.requests)
     if "kills" in options.only:
         rows.append(measure_kills(options.model, options.edits))
+    if "tier" in options.only:
+        rows += measure_tier(
+            options.model, options.tokens, options.repeats, options.links, options.delays
+        )  # the last: its model stays in memory
     print(describe_machine())
     for part in (*PARTS, "simulated"):
         of_part = [row for row in rows if row["part"] == part]

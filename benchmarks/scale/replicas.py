@@ -84,7 +84,7 @@ class Session:
 
 
 def measure_replicas(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield a row for each number of replicas and route, one with the tier, and those of the simulator.
+    """Yield a row for each number of replicas and route, one of the hash with the tier, and those of the simulator.
 
     The rates of the simulator are measured on the replicas of the first route, before its sessions.
     """
@@ -96,11 +96,10 @@ def measure_replicas(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                     machines[number] = measure_machine(merger, number, options.seed)
                 yield measure_sessions(merger, options, number, route, machines[number])
     number = max(options.replicas)
-    for route in ("round robin", "hash"):
-        with ValkeyServer(config=SERVER) as server, tempfile.TemporaryDirectory() as folder:
-            tier = {"kv_tier": f"valkey://127.0.0.1:{server.port}/0", "kv_tier_key": write_key(Path(folder))}
-            with open_replicas(options, number, route, tier) as merger:
-                yield measure_sessions(merger, options, number, route, None)
+    with ValkeyServer(config=SERVER) as server, tempfile.TemporaryDirectory() as folder:
+        tier = {"kv_tier": f"valkey://127.0.0.1:{server.port}/0", "kv_tier_key": write_key(Path(folder))}
+        with open_replicas(options, number, "hash", tier) as merger:
+            yield measure_sessions(merger, options, number, "hash", None)
     yield from simulate_many(options, machines[number])
 
 
@@ -111,8 +110,8 @@ def open_replicas(
     """Start replicas behind a router."""
     say(f"{number} replicas, {route}{', with the tier' if tier else ''}")
     context = options.session_tokens + 1024
-    bytes_a_token = 57.4e3  # a 7B's, the most of the catalogue
-    kv_gib = min(options.sessions * context * bytes_a_token / 2**30, 16.0 / number)
+    bytes_a_token = 28.7e3  # a 1.5B's; a 0.5B has room for more
+    kv_gib = min(options.sessions * context * bytes_a_token / 2**30, 8.0 / number)
     settings = ModelSettings.from_env(os.environ)
     load = LoadOptions(context=context, kv_gib=kv_gib, **(tier or {}))
     merger = open_local(

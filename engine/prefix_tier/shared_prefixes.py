@@ -48,6 +48,14 @@ MOST_KNOWN = 1 << 16
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 """How long the store is left alone after a fault, and at most after further ones."""
 
+WAIT_SHARE, MOST_SHARE = 0.3, 8.0
+"""Time of a chunk on the link, as a share of computing it: up to the first a request waits for its chunks, up to the
+second they come from the back while it is computed from the front, and beyond that none are fetched.
+"""
+
+MOST_BACK_BYTES = 256 << 20
+"""Memory for the chunks of a fetch from the back, which wait until computing has come to them."""
+
 PROBE_S = 30.0
 """How often a link that was too slow is tried again."""
 
@@ -83,7 +91,8 @@ class TierStats:
 @dataclass(slots=True, eq=False)
 class PrefixFetch:
     """One request's fetch. first: the token that the first chunk begins with. rate: tokens that the engine computes in
-    a second. num_arrived: chunks so far. arrived: those of them that are not placed, in order.
+    a second. is_from_back: the last chunk that the store has comes first, then the one before it. end: the token behind
+    that one. num_arrived: chunks so far. arrived: those of them that are not placed, as they came.
     """
 
     root: bytes
@@ -92,6 +101,8 @@ class PrefixFetch:
     names: list[bytes]
     rate: float
     started: float
+    is_from_back: bool = False
+    end: int = 0
     num_arrived: int = 0
     arrived: list[Tensor] = field(default_factory=list)
     is_done: bool = False
@@ -138,21 +149,19 @@ class SharedPrefixes:
     def start_fetch(
         self, root: bytes, token_ids: Sequence[int], num_cached: int, tokens_per_s: float
     ) -> PrefixFetch | None:
-        """Start to fetch the chunks of a prompt behind its cached prefix; None if there are none, or computing them is
-        expected to be quicker.
+        """Start to fetch the chunks of a prompt behind its cached prefix, from the back where the link is slow; None if
+        there are none, or the link is so slow that they would not pay.
         """
         num_chunks, first = (len(token_ids) - 1) // CHUNK_TOKENS, num_cached // CHUNK_TOKENS
         now = self._clock()
         if first >= num_chunks or now < self._paused_until or self._num_fetches >= MOST_FETCHES:
             return None
-        if (
-            self._bytes_per_s
-            and now < self._probe_at
-            and self._chunk_bytes / self._bytes_per_s > (CHUNK_TOKENS / tokens_per_s)
-        ):
+        share = self._chunk_bytes / self._bytes_per_s * tokens_per_s / CHUNK_TOKENS if self._bytes_per_s else 0.0
+        if share > MOST_SHARE and now < self._probe_at:
             return None
         names = list(map(self._seal.make_name, _list_digests(root, token_ids, num_chunks)))[first:]
         fetch = PrefixFetch(root, token_ids, first * CHUNK_TOKENS, names, tokens_per_s, now)
+        fetch.is_from_back = share > WAIT_SHARE
         self._num_fetches += 1
         self._fetchers.submit(self._fetch, fetch)
         return fetch
@@ -210,6 +219,26 @@ class SharedPrefixes:
             pages.close(sequence_id, RETAIN_SECONDS)
 
     @torch.inference_mode()
+    def take_over(self, pages: KVPages, fetch: PrefixFetch, sequence_id: int, num_computed: int) -> int:
+        """Write the chunks that came from the back into the pages of a sequence, if it was computed up to the first of
+        them, and end the fetch. Return the number of tokens whose KV is there now.
+        """
+        with self._lock:
+            first = fetch.end - fetch.num_arrived * CHUNK_TOKENS
+            if not fetch.num_arrived or num_computed < first:
+                return num_computed
+            chunks, fetch.arrived = fetch.arrived[::-1], []
+            fetch.is_stopped = fetch.is_done = True
+        table = pages.page_table(sequence_id)
+        for number, chunk in enumerate(chunks):
+            start = first + number * CHUNK_TOKENS
+            skipped = max(0, num_computed - start)
+            if skipped < CHUNK_TOKENS:
+                runs = page_runs(table, pages.page_size, start + skipped, start + CHUNK_TOKENS)
+                self._write(chunk[:, :, skipped:], runs)
+        return max(num_computed, fetch.end)
+
+    @torch.inference_mode()
     def keep(self, pages: KVPages, sequence_id: int, root: bytes, token_ids: Sequence[int]) -> None:
         """Have the whole chunks of an open sequence whose KV is exact written to the store, if it lacks them."""
         num_chunks = pages.num_exact(sequence_id) // CHUNK_TOKENS
@@ -235,11 +264,9 @@ class SharedPrefixes:
         with self._lock:
             return replace(self._stats, is_paused=self._clock() < self._paused_until)
 
-    def close(self, fetches: Sequence[PrefixFetch] = ()) -> None:
-        """Stop all threads and the fetches that run; what waits to be written is dropped."""
+    def close(self) -> None:
+        """Stop all threads; what waits to be written is dropped. Fetches have to be stopped before."""
         self._is_closed = True
-        for fetch in fetches:
-            self.stop(fetch)
         self._fetchers.shutdown(wait=False, cancel_futures=True)
         with suppress(Empty):
             while True:
@@ -281,8 +308,9 @@ class SharedPrefixes:
         """In a thread: receive and open the chunks until one is missing or the fetch is stopped."""
         header, begun, num_bytes, waited_s = self._make_header(fetch.root), self._clock(), 0, 0.0
         try:
-            with closing(self._tier.get_many(fetch.names)) as values:
-                for name, value in zip(fetch.names, values, strict=True):
+            names = self._list_from_back(fetch) if fetch.is_from_back else fetch.names
+            with closing(self._tier.get_many(names)) as values:
+                for name, value in zip(names, values, strict=True):
                     if fetch.is_stopped:
                         break
                     if value is None:
@@ -298,7 +326,9 @@ class SharedPrefixes:
                         fetch.num_arrived += 1
                         self._lock.notify_all()
                         waiting = self._clock()
-                        self._lock.wait_for(lambda: fetch.is_stopped or len(fetch.arrived) < MOST_ARRIVED)
+                        self._lock.wait_for(
+                            lambda: fetch.is_stopped or fetch.is_from_back or len(fetch.arrived) < MOST_ARRIVED
+                        )
                         waited_s += self._clock() - waiting
             self._pause_s = 0.0
         except NotThisChunk:
@@ -313,6 +343,14 @@ class SharedPrefixes:
                 self._num_fetches -= 1
                 fetch.is_done = True
                 self._lock.notify_all()
+
+    def _list_from_back(self, fetch: PrefixFetch) -> list[bytes]:
+        """Return the names of the chunks that the store has of a prefix, the last one first."""
+        num_there = self._tier.count_first(fetch.names)
+        self._count(num_missed=num_there < len(fetch.names))
+        fetch.end = fetch.first + num_there * CHUNK_TOKENS
+        most = max(1, MOST_BACK_BYTES // self._chunk_bytes)
+        return fetch.names[max(0, num_there - most) : num_there][::-1]
 
     def _measure(self, num_bytes: int, seconds: float) -> None:
         """Average the rate of the link over the last fetches."""

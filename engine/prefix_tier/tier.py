@@ -39,6 +39,9 @@ class PrefixTier(Protocol):
         Closing the iterator ends the transfer.
         """
 
+    def count_first(self, keys: Sequence[bytes]) -> int:
+        """Return how many of the first keys are there, up to the first that is not; raises TierFault."""
+
     def put(self, key: bytes, value: bytes) -> None:
         """Store a value; raises TierFault."""
 
@@ -101,6 +104,17 @@ class ValkeyTier:
                 if num_left:  # answers are still on their way
                     connection.disconnect()
                 self._pool.release(connection)
+
+    def count_first(self, keys: Sequence[bytes]) -> int:
+        """Return the number of keys before the first that is not there; all are asked for at once."""
+        try:
+            asking = self._client.pipeline(transaction=False)
+            for key in keys:
+                asking.exists(key)
+            found = asking.execute()  # type: ignore[no-untyped-call]
+        except self._faults as error:
+            raise TierFault(str(error) or type(error).__name__) from error
+        return next((at for at, is_there in enumerate(found) if not is_there), len(keys))
 
     def put(self, key: bytes, value: bytes) -> None:
         """Store a value."""

@@ -351,7 +351,7 @@ class TestRace:
     def fetch(self, num_chunks: int, num_arrived: int) -> PrefixFetch:
         """Computing takes 2.56 s a chunk, and 10.24 s in all."""
         names = [b""] * num_chunks
-        return PrefixFetch(b"", [], 0, names, CHUNK_TOKENS / 2.56, 50.0, num_arrived)
+        return PrefixFetch(b"", [], 0, names, CHUNK_TOKENS / 2.56, 50.0, num_arrived=num_arrived)
 
     def test_it_may_lose_a_twenty_fifth(self) -> None:
         assert not self.fetch(4, 0).is_behind(50.0 + 0.4)
