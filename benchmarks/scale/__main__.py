@@ -38,10 +38,8 @@ def main() -> None:
         rows += measure_overhead(options.model, options.requests)
     if "kills" in options.only:
         rows.append(measure_kills(options.model, options.edits))
-    if "tier" in options.only:
-        rows += measure_tier(
-            options.model, options.tokens, options.repeats, options.links, options.delays
-        )  # the last: its model stays in memory
+    if "tier" in options.only:  # the last, as its model stays in memory
+        rows += measure_tier(options.model, options.tokens, options.repeats, options.links, options.delays)
     print(describe_machine())
     for part in (*PARTS, "simulated"):
         of_part = [row for row in rows if row["part"] == part]
