@@ -143,7 +143,7 @@ def run_session(service: Service) -> int:
         f"sent again because the replica died: {counts['hunk_replica_retries']:.0f}; "
         f"answered by another replica than before: {counts['hunk_replica_moves']:.0f}"
     )
-    console.print(f"chunks of 256 tokens of the replicas that live: {chunks}")
+    console.print(f"chunks of 128 tokens of the replicas that live: {chunks}")
     if counts["hunk_replica_retries"] != 1 or usage.cached < usage.prompt // 2:
         console.print("scale-demo: not as it should be", style="red")
         return 1
