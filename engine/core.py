@@ -21,7 +21,7 @@ from engine.kv_cache import KVPages, root_key
 from engine.kv_pool import KVPool, page_bytes
 from engine.layers import AdapterSet
 from engine.prefix_tier import build_shared_prefixes
-from engine.prefix_tier.fetching import FetchingRequests
+from engine.prefix_tier.fetch_queue import FetchQueue
 from engine.request import RequestState
 from engine.reuse import ReusePlan
 from engine.reuse.idle_runner import IdleRunner, IdleStats
@@ -136,7 +136,7 @@ class EngineCore:
         self.drafted: dict[str, SourceUsage] = {}
         self._num_added = 0
         self.shared = build_shared_prefixes(config, model, self._pool)
-        self._fetching = None if self.shared is None else FetchingRequests(self.shared)
+        self._fetches = None if self.shared is None else FetchQueue(self.shared)
         self._seconds_per_token = self.times(config.scheduler.max_batched_tokens) / config.scheduler.max_batched_tokens
         self._start_empty()
 
@@ -148,8 +148,8 @@ class EngineCore:
         self._idle.forget()
 
     def _start_empty(self) -> None:
-        if self._fetching is not None:
-            self._fetching.stop_all()
+        if self._fetches is not None:
+            self._fetches.stop_all()
         self.pages = KVPages(
             self._pool.num_pages,
             self.config.page_size,
@@ -196,13 +196,13 @@ class EngineCore:
             reuse=self._idle.apply_budget(request.reuse, root),
             in_idle_time=in_idle_time,
         )
-        fetching = None if in_idle_time else self._fetching
-        if fetching is None or not fetching.start(sequence, state, self.pages, 1 / self._seconds_per_token):
+        fetches = None if in_idle_time else self._fetches
+        if fetches is None or not fetches.start(sequence, state, self.pages, 1 / self._seconds_per_token):
             try:
                 self.scheduler.add(sequence)
             except EngineError:
-                if fetching is not None:
-                    fetching.stop(sequence.id)
+                if fetches is not None:
+                    fetches.stop(sequence.id)
                 raise
             self._live[sequence.id] = (sequence, state)
         self._num_added += 1
@@ -210,12 +210,12 @@ class EngineCore:
 
     def _admit_fetched(self) -> list[Output]:
         """Give the scheduler the requests whose prefix was fetched, or will not be; wait a moment if that is all."""
-        if not self._fetching:
+        if not self._fetches:
             return []
         if not self.scheduler.has_pending_work():
-            self._fetching.wait()
+            self._fetches.wait()
         outputs = []
-        for sequence, state in self._fetching.take_fetched(self.pages, self._clock()):
+        for sequence, state in self._fetches.take_fetched(self.pages, self._clock()):
             try:
                 self.scheduler.add(sequence)
                 self._live[sequence.id] = (sequence, state)
@@ -236,8 +236,8 @@ class EngineCore:
 
     def close(self) -> None:
         """Write the stored KV to disk, if there is a disk tier, and leave the shared tier."""
-        if self._fetching is not None:
-            self._fetching.close()
+        if self._fetches is not None:
+            self._fetches.close()
         if self.reuse is not None:
             self.reuse.store.close()
 
@@ -254,13 +254,13 @@ class EngineCore:
         """Remove a request in any state and free its pages. A request that has ended is ignored."""
         if request_id in self._live:
             self._remove(request_id)
-        elif self._fetching is not None:
-            self._fetching.stop(request_id)
+        elif self._fetches is not None:
+            self._fetches.stop(request_id)
 
     def has_pending_work(self) -> bool:
         """Return whether a step would do anything."""
         graphs = self._runner.graphs
-        if self._fetching or self.scheduler.has_pending_work():
+        if self._fetches or self.scheduler.has_pending_work():
             return True
         return self._idle.has_work or (graphs is not None and graphs.has_work)
 
@@ -274,7 +274,7 @@ class EngineCore:
 
     def _step(self) -> list[Output]:
         outputs = self._admit_fetched()
-        if self._fetching and not self.scheduler.has_pending_work():
+        if self._fetches and not self.scheduler.has_pending_work():
             return outputs
         if not self.scheduler.has_pending_work():
             self._idle.start_next()
@@ -284,8 +284,8 @@ class EngineCore:
             self._fail(each, DeadlineExceeded("the request's time is over")) for each in self.scheduler.find_expired()
         ]
         outputs += self._propose_drafts()
-        if self._fetching is not None:
-            self._fetching.meet(self.pages, self.scheduler)
+        if self._fetches is not None:
+            self._fetches.meet(self.pages, self.scheduler)
         schedule = self.scheduler.schedule()
         self._pool.copy(self.pages.take_copies())
         outputs += self._execute(schedule) if schedule else []
@@ -420,8 +420,8 @@ class EngineCore:
 
     def _remove(self, request_id: int, *, discard: bool = False) -> None:
         sequence, state = self._live.pop(request_id)
-        if self._fetching is not None:
-            self._fetching.stop(request_id)
+        if self._fetches is not None:
+            self._fetches.stop(request_id)
         if self.reuse is not None:
             self.reuse.finish(sequence)
         if self.shared is not None and not discard and sequence.status is Status.RUNNING:

@@ -82,8 +82,8 @@ def run(core: EngineCore, request: int) -> GenerationResult:
 
 
 def meeting_of(core: EngineCore) -> PrefixFetch:
-    assert core._fetching is not None
-    ((_, fetch),) = core._fetching._meeting.values()
+    assert core._fetches is not None
+    ((_, fetch),) = core._fetches._meeting.values()
     return fetch
 
 
@@ -182,8 +182,8 @@ def test_chunks_that_come_too_late_are_dropped(
         result = run(core, request)
         assert (result.token_ids, result.usage.cached) == (expected, 0)
         assert fetch.is_stopped
-        assert core._fetching is not None
-        assert not core._fetching._meeting
+        assert core._fetches is not None
+        assert not core._fetches._meeting
 
 
 def test_a_request_can_be_cancelled(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,11 +233,11 @@ def test_more_requests_than_there_is_memory_for_are_computed(store: Store, monke
     with core_at(store, monkeypatch) as core:
         slow_down(core)
         requests = [core.add(GenerationRequest(PROMPT, 6)) for _ in range(6)]
-        assert core._fetching is not None
-        assert len(core._fetching._meeting) == 4
+        assert core._fetches is not None
+        assert len(core._fetches._meeting) == 4
         for request in requests:
             core.cancel(request)
-        assert not core._fetching._meeting
+        assert not core._fetches._meeting
 
 
 def test_a_request_that_finds_no_place_leaves_no_fetch(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,5 +246,5 @@ def test_a_request_that_finds_no_place_leaves_no_fetch(store: Store, monkeypatch
         monkeypatch.setattr(core.scheduler._waiting, "_max_waiting", 0)
         with pytest.raises(QueueFull):
             core.add(GenerationRequest(PROMPT, 6))
-        assert core._fetching is not None
-        assert not core._fetching._meeting
+        assert core._fetches is not None
+        assert not core._fetches._meeting

@@ -18,7 +18,7 @@ MOST_MEETING = 4
 Held = tuple[ScheduledSequence, RequestState]
 
 
-class FetchingRequests:
+class FetchQueue:
     """Over a quick link a request waits until its prefix has come. Over a slow one it is computed from the front, while
     chunks come from the back, until the two meet (Cake: Jin et al., "Compute Or Load KV Cache? Why Not Both?", ICML
     2025).
