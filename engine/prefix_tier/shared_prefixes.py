@@ -311,6 +311,7 @@ class SharedPrefixes:
             names = self._list_from_back(fetch) if fetch.is_from_back else fetch.names
             with closing(self._tier.get_many(names)) as values:
                 for name, value in zip(names, values, strict=True):
+                    num_bytes += len(value or b"")  # also of a chunk that is too late: it tells how slow the link is
                     if fetch.is_stopped:
                         break
                     if value is None:
@@ -318,7 +319,6 @@ class SharedPrefixes:
                         break
                     chunk = torch.empty(self._shape, dtype=self._dtype)
                     self._seal.open_into(name, header, value, _view_bytes(chunk))
-                    num_bytes += len(value)
                     self._count(num_hit=1, bytes_read=len(value))
                     self._remember(name)
                     with self._lock:

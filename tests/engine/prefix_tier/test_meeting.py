@@ -248,3 +248,25 @@ def test_a_request_that_finds_no_place_leaves_no_fetch(store: Store, monkeypatch
             core.add(GenerationRequest(PROMPT, 6))
         assert core._fetches is not None
         assert not core._fetches._meeting
+
+
+def test_a_first_chunk_that_comes_too_late_tells_how_slow_the_link_is(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each request would wait for it in vain."""
+    get_many = store.get_many
+
+    def get_late(keys: Sequence[bytes]) -> Generator[bytes | None, None, None]:
+        store.goes_on.wait(20)
+        yield from get_many(keys)
+
+    monkeypatch.setattr(store, "get_many", get_late)
+    with core_at(store, monkeypatch) as core:
+        assert core.shared is not None
+        assert run(core, core.add(GenerationRequest(PROMPT, 6))).usage.cached == 0
+        assert core.shared.stats().num_given_up == 1
+        store.goes_on.set()
+        deadline = time.monotonic() + 10
+        while not core.shared._bytes_per_s:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
