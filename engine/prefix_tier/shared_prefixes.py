@@ -206,13 +206,7 @@ class SharedPrefixes:
         try:
             if num_matched < begin or num_matched >= end or not pages.grow(sequence_id, end):
                 return 0
-            table = pages.page_table(sequence_id)
-            for number, chunk in enumerate(chunks):
-                start = begin + number * CHUNK_TOKENS
-                skipped = max(0, num_matched - start)
-                if skipped < CHUNK_TOKENS:
-                    runs = page_runs(table, pages.page_size, start + skipped, start + CHUNK_TOKENS)
-                    self._write(chunk[:, :, skipped:], runs)
+            self._write_chunks(pages, sequence_id, chunks, begin, num_matched)
             pages.commit(sequence_id, token_ids[num_matched:end])
             return end - num_matched
         finally:
@@ -229,13 +223,7 @@ class SharedPrefixes:
                 return num_computed
             chunks, fetch.arrived = fetch.arrived[::-1], []
             fetch.is_stopped = fetch.is_done = True
-        table = pages.page_table(sequence_id)
-        for number, chunk in enumerate(chunks):
-            start = first + number * CHUNK_TOKENS
-            skipped = max(0, num_computed - start)
-            if skipped < CHUNK_TOKENS:
-                runs = page_runs(table, pages.page_size, start + skipped, start + CHUNK_TOKENS)
-                self._write(chunk[:, :, skipped:], runs)
+        self._write_chunks(pages, sequence_id, chunks, first, num_computed)
         return max(num_computed, fetch.end)
 
     @torch.inference_mode()
@@ -295,6 +283,18 @@ class SharedPrefixes:
                     chunk[part, layer, at : at + last - first] = tensor[first:last]
                     at += last - first
         return chunk
+
+    def _write_chunks(
+        self, pages: KVPages, sequence_id: int, chunks: Sequence[Tensor], begin: int, num_there: int
+    ) -> None:
+        """Write chunks, of which the first begins at token `begin`, but not the KV of the first `num_there` tokens."""
+        table = pages.page_table(sequence_id)
+        for number, chunk in enumerate(chunks):
+            start = begin + number * CHUNK_TOKENS
+            skipped = max(0, num_there - start)
+            if skipped < CHUNK_TOKENS:
+                runs = page_runs(table, pages.page_size, start + skipped, start + CHUNK_TOKENS)
+                self._write(chunk[:, :, skipped:], runs)
 
     def _write(self, chunk: Tensor, runs: Sequence[tuple[int, int]]) -> None:
         for part, tensors in enumerate((self._pool.keys, self._pool.values)):
