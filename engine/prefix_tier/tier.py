@@ -77,9 +77,10 @@ class ValkeyTier:
             options["ssl_check_hostname"] = True  # the client's default takes any host's certificate
         try:
             self._client = valkey.Valkey.from_url(url, retry=Retry(NoBackoff(), 0), **options)
-        except ValueError as error:
+            self._pool = self._client.connection_pool
+            self._pool.connection_class(**self._pool.connection_kwargs)  # of an unknown parameter it says so only here
+        except (TypeError, ValueError) as error:
             raise EngineError(f"the URL of the shared tier cannot be read: {error}") from error
-        self._pool = self._client.connection_pool
         self._faults = (valkey.ValkeyError, OSError, ValueError)  # the last where `close` takes a connection away
         self._refusals: type[Exception] = valkey.ResponseError
 

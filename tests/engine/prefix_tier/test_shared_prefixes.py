@@ -396,10 +396,14 @@ def test_a_value_opens_only_where_it_was_sealed_for(name: bytes, header: ChunkHe
         ChunkSeal(secret).open_into(name, header, value, memoryview(opened))
 
 
-def test_bad_settings_are_refused() -> None:
+def test_a_short_key_is_refused() -> None:
     with pytest.raises(ValueError, match="needs 32"):
         ChunkSeal(b"short")
-    with pytest.raises(EngineError, match="cannot be read"), engine_at("ftp://x"):
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "valkey://h/0?socket_timeout=x", "valkeys://h/0?ssl_ca_cert=typo"])
+def test_a_url_that_cannot_be_read_is_refused(url: str) -> None:
+    with pytest.raises(EngineError, match="cannot be read"), engine_at(url):
         pass
 
 
