@@ -80,7 +80,10 @@ class ValkeyTier:
             self._pool = self._client.connection_pool
             self._pool.connection_class(**self._pool.connection_kwargs)  # of an unknown parameter it says so only here
         except (TypeError, ValueError) as error:
-            raise EngineError(f"the URL of the shared tier cannot be read: {error}") from error
+            said = str(error).replace(
+                "AbstractConnection.__init__() got an unexpected keyword argument", "no parameter"
+            )
+            raise EngineError(f"the URL of the shared tier cannot be read: {said}") from error
         self._faults = (valkey.ValkeyError, OSError, ValueError)  # the last where `close` takes a connection away
         self._refusals: type[Exception] = valkey.ResponseError
 
