@@ -2,9 +2,8 @@
 
     tier      a prefix that is computed, and the same from Valkey: on loopback, over links of limited rate, and with a
               server that is dead, and with delays; the median time to the first token, as a share of computing it
-    replicas  seeded sessions of agents over real commits, on local replicas: round robin, Serve's consistent hashing,
-              and a router that remembers; then a simulator, whose rates are measured, beside those runs and for 8 to 64
-              replicas
+    replicas  seeded sessions of agents over real commits, on local replicas, by round robin and by Serve's consistent
+              hashing; then a simulator, whose rates are measured, beside those runs and for 8 to 64 replicas
     overhead  a rule edit and a model request through a service with a replica, beside one without
     kills     edits by a model that are written while replicas are killed: what is lost, what is written twice
 
@@ -58,7 +57,7 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
     runs = [row for row in rows if row["part"] == "replicas"]
     most = max((row["replicas"] for row in runs), default=0)
     by_route = {row["route"]: row for row in runs if row["replicas"] == most and not row["tier"]}
-    sticky, any_, memory = (by_route.get(route, {}) for route in ("hash", "round robin", "memory"))
+    sticky, any_ = (by_route.get(route, {}) for route in ("hash", "round robin"))
     tier = [row["ratio"] for row in rows if row["part"] == "tier"]
     rules = [row["ratio"] for row in rows if row.get("what") == "rule edit"]
     more = [row["more_ms"] for row in rows if row.get("what") == "model request"]
@@ -67,8 +66,6 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "hit_share": sticky.get("hit_share"),
         "ttft_p50_ratio": _divide(sticky, any_, "ttft_p50"),
         "ttft_p90_ratio": _divide(sticky, any_, "ttft_p90"),
-        "memory_to_hash_p50": _divide(memory, sticky, "ttft_p50"),
-        "memory_to_hash_p90": _divide(memory, sticky, "ttft_p90"),
         "remote_vs_recompute": tier[0] if tier else None,
         "worst_link": max(tier, default=None),
         "rule_p50_ratio": rules[0] if rules else None,

@@ -11,10 +11,11 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from agent_runtime.llm.interface import ChatRequest, EncodedPrompt
 from agent_runtime.models.config import LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.request_context import FirstTokenTimer, RequestContext
 from benchmarks.cases import read_records
-from benchmarks.harness import say
+from benchmarks.harness import Result, say
 from benchmarks.scale.simulator import (
     LIMITS,
     Link,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:  # imports Ray, which `open_local` has to configure before
 ROUTERS: Mapping[Route, str] = {
     "round robin": "benchmarks.scale.routers.RoundRobinRouter",
     "hash": CONSISTENT_HASH,
-    "memory": "benchmarks.scale.routers.PrefixMemoryRouter",
 }
 
 KV_BYTES, LATENCY_S = 12.3e3, 0.0005
@@ -86,21 +86,38 @@ class Session:
 def measure_replicas(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield a row for each number of replicas and route, one of the hash with the tier, and those of the simulator.
 
-    The rates of the simulator are measured on the replicas of the first route, before its sessions.
+    The rates of the simulator are measured on the replicas of the first route, before its sessions. Each set of
+    replicas has a process of its own, as a service has: Ray's handlers of `fork` fail in one that starts it often.
     """
     machines: dict[int, Machine] = {}
     for number in options.replicas:
         for route in ROUTERS:
-            with open_replicas(options, number, route) as merger:
-                if number not in machines:
-                    machines[number] = measure_machine(merger, number, options.seed)
-                yield measure_sessions(merger, options, number, route, machines[number])
+            machines[number], row = _call_in_process(measure_route, options, number, route, machines.get(number))
+            yield row
     number = max(options.replicas)
     with ValkeyServer(config=SERVER) as server, tempfile.TemporaryDirectory() as folder:
         tier = {"kv_tier": f"valkey://127.0.0.1:{server.port}/0", "kv_tier_key": write_key(Path(folder))}
-        with open_replicas(options, number, "hash", tier) as merger:
-            yield measure_sessions(merger, options, number, "hash", None)
+        yield _call_in_process(measure_route, options, number, "hash", machines[number], tier)[1]
     yield from simulate_many(options, machines[number])
+
+
+def _call_in_process(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Return what the function returns in a new process."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def measure_route(
+    options: argparse.Namespace,
+    number: int,
+    route: Route,
+    machine: Machine | None = None,
+    tier: Mapping[str, Any] | None = None,
+) -> tuple[Machine, dict[str, Any]]:
+    """Run all sessions on so many new replicas; return the row beside the machine, measured first if there is none."""
+    with open_replicas(options, number, route, tier) as merger:
+        machine = machine or measure_machine(merger, number, options.seed)
+        return machine, measure_sessions(merger, options, number, route, machine, has_tier=tier is not None)
 
 
 @contextmanager
@@ -124,9 +141,15 @@ def open_replicas(
 
 
 def measure_sessions(
-    merger: ReplicatedMerger, options: argparse.Namespace, number: int, route: Route, machine: Machine | None
+    merger: ReplicatedMerger,
+    options: argparse.Namespace,
+    number: int,
+    route: Route,
+    machine: Machine,
+    *,
+    has_tier: bool,
 ) -> dict[str, Any]:
-    """Return the row of a run of all sessions, and what the simulator says of it where there is a machine."""
+    """Return the row of a run of all sessions, and what the simulator says of it where there is no tier."""
     pairs = [
         Pair(record["commit"], record["path"], record["original"], record["expected"])
         for _, records in read_records(options.cases)
@@ -135,9 +158,9 @@ def measure_sessions(
     ]
     sessions = make_sessions(pairs, options, merger.description.text.tokenizer)
     traces = [replace(session.trace(), name=_make_key(session.name)) for session in sessions]
-    row = {"part": "replicas", "replicas": number, "route": route, "tier": machine is None}
+    row = {"part": "replicas", "replicas": number, "route": route, "tier": has_tier}
     row |= _run(merger, sessions)
-    if machine is not None:
+    if not has_tier:
         names = sorted({report.replica for report in merger.reports() if report.replica})
         place = make_place(route, names, _hash_like_serve)
         simulated = simulate(traces, names, place, machine, ANSWER_TOKENS)
@@ -154,7 +177,7 @@ def simulate_many(options: argparse.Namespace, machine: Machine) -> Iterator[dic
         traces = make_traces(4 * number, options)
         names = [f"replica {at}" for at in range(number)]
         for route in ROUTERS:
-            for link in links if route != "memory" else [None]:
+            for link in links:
                 run = simulate(
                     traces, names, make_place(route, names), machine, ANSWER_TOKENS, link=link, is_shared=False
                 )

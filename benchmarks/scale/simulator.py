@@ -16,17 +16,14 @@ from typing import Literal
 import numpy as np
 
 from agent_runtime.models.config import DEFAULT_NUM_SEQS
-from benchmarks.scale.placement import PrefixPlacement
 from engine.engine_config import SchedulerConfig
 from engine.prefix_tier.shared_prefixes import CHUNK_TOKENS
 from engine.scheduler.scheduler import split_evenly
 
-Route = Literal["round robin", "hash", "memory"]
+Route = Literal["round robin", "hash"]
 
-Place = Callable[[str, Mapping[str, int], float], str]
-"""Returns the replica for a request of a session: from the session's name, the requests of each replica, and the time
-in seconds.
-"""
+Place = Callable[[str], str]
+"""Returns the replica for a request of a session, from the session's name."""
 
 LIMITS = SchedulerConfig()
 
@@ -116,26 +113,13 @@ class _Replica:
     running: list[_Request] = field(default_factory=list)
     is_busy: bool = False
 
-    def __len__(self) -> int:
-        return len(self.waiting) + len(self.running)
-
 
 def make_place(route: Route, names: Sequence[str], digest: Callable[[str], int] | None = None) -> Place:
     """Return a router over replicas. `digest`: of the hash; None: one of its own."""
     if route == "round robin":
         turns = count()
-        return lambda name, running, now: names[next(turns) % len(names)]
-    if route == "hash":
-        ring = HashRing(names, digest or (lambda key: int.from_bytes(blake2b(key.encode(), digest_size=8).digest())))
-        return lambda name, running, now: ring.find(name)
-    placement = PrefixPlacement()
-
-    def remember(name: str, running: Mapping[str, int], now: float) -> str:
-        chosen = placement.rank([name], running, now)[0]
-        placement.record([name], chosen, now)
-        return chosen
-
-    return remember
+        return lambda name: names[next(turns) % len(names)]
+    return HashRing(names, digest or (lambda key: int.from_bytes(blake2b(key.encode(), digest_size=8).digest()))).find
 
 
 class HashRing:
@@ -208,8 +192,7 @@ class _Simulation:
 
     def _send(self, number: int) -> None:
         session = self.sessions[number]
-        running = {name: len(replica) for name, replica in self.replicas.items()}
-        replica = self.replicas[self.place(session.name, running, self.now)]
+        replica = self.replicas[self.place(session.name)]
         known = self.sizes[number] if self.turns[number] else session.shared
         self.sizes[number] += session.added[self.turns[number]]
         total = self.sizes[number]

@@ -9,7 +9,6 @@ from itertools import combinations, pairwise
 import pytest
 
 from benchmarks.scale.__main__ import summarise
-from benchmarks.scale.placement import LIVE_SECONDS, PrefixPlacement
 from benchmarks.scale.replicas import fit_rates, make_sessions, make_traces
 from benchmarks.scale.simulator import (
     HashRing,
@@ -36,11 +35,11 @@ def row_of(number: int, route: str, p50: float, lost: int = 0, tier: bool = Fals
 
 def test_ratios_are_those_of_the_most_replicas_without_the_tier() -> None:
     rows = [row_of(2, "round robin", 1.0), row_of(2, "hash", 1.0), row_of(4, "round robin", 4.0, 1)]
-    rows += [row_of(4, "hash", 1.0), row_of(4, "memory", 0.8), row_of(4, "hash", 9.0, tier=True)]
+    rows += [row_of(4, "hash", 1.0), row_of(4, "hash", 9.0, tier=True)]
     tier = [{"part": "tier", "link": "loopback", "ratio": 0.04}, {"part": "tier", "link": "1 Gbit/s", "ratio": 1.02}]
     kills = [{"part": "kills", "lost": 2, "doubled": 3}]
     found = summarise([*rows, *tier, *kills])
-    assert (found["ttft_p50_ratio"], found["ttft_p90_ratio"], found["memory_to_hash_p50"]) == (0.25, 0.25, 0.8)
+    assert (found["ttft_p50_ratio"], found["ttft_p90_ratio"]) == (0.25, 0.25)
     assert (found["lost"], found["doubled"], found["foreign"]) == (3, 3, 0)
     assert (found["remote_vs_recompute"], found["worst_link"], found["simulator_error"]) == (0.04, 1.02, 0.1)
     assert set(summarise([]).values()) == {None}
@@ -62,21 +61,6 @@ def test_sessions_are_seeded_and_each_has_files_of_its_own(smollm2: RealModel) -
     for one, other in combinations(sessions, 2):
         assert one.prompt[: one.num_shared] == other.prompt[: one.num_shared]
         assert one.prompt != other.prompt
-
-
-class TestPlacement:
-    def test_a_known_prefix_goes_where_it_was(self) -> None:
-        placement = PrefixPlacement()
-        placement.record(["s", "preamble"], "b", 0.0)
-        assert placement.rank(["s"], {"a": 0, "b": 9}, 1.0) == ["b", "a"]
-        assert placement.rank(["t", "preamble"], {"a": 0, "b": 9}, 1.0) == ["b", "a"]
-        assert placement.rank(["s"], {"a": 0, "c": 0}, 1.0) == ["a", "c"], "b is gone"
-
-    def test_a_new_one_goes_to_the_replica_with_the_fewest_live_ones_and_then_requests(self) -> None:
-        placement = PrefixPlacement()
-        placement.record(["s"], "a", 0.0)
-        assert placement.rank(["t"], {"a": 0, "b": 2, "c": 1}, 1.0) == ["c", "b", "a"]
-        assert placement.rank(["t"], {"a": 0, "b": 2}, LIVE_SECONDS + 1) == ["a", "b"]
 
 
 RATES = Rates(overhead=0.5, step=1.0, token=0.01, pair=0.0001)
