@@ -52,13 +52,14 @@ class InvariantOps(StoreOps):
     def __init__(self, decoder: Decoder, batch: Batch, kv: KVStore, num_rows: int) -> None:
         super().__init__(decoder, batch, kv, decoder.scratch)
         self._num_rows = num_rows
+        self._adapted = batch.adapters.ranges
         self._neighbours = _find_neighbours(batch)
         self.cos, self.sin = decoder.get_rotations(F.pad(batch.positions, (0, num_rows - len(batch.positions))))
 
     def project(self, kind: ProjectionKind, index: int, projection: Projection, x: Tensor) -> Tensor:
         """As `LayerOps.project`; an adapter's updates are computed for whole pieces and added to its own rows."""
         out = _apply_by_piece(projection, x)
-        for adapter, start, end in self.adapters.ranges:
+        for adapter, start, end in self._adapted:
             updated = out.clone()
             for first in range(start - start % ROWS, end, ROWS):
                 adapter.apply(kind, index, x[first : first + ROWS], updated[first : first + ROWS])

@@ -4,13 +4,10 @@ thread.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 from engine.batch_invariant import InvariantDecoder
 from engine.decoder import Decoder
@@ -18,82 +15,43 @@ from engine.device import check_device, use_device
 from engine.engine_config import EngineConfig
 from engine.errors import DeadlineExceeded, DoesNotFit, EngineError, EngineFault, RequestError
 from engine.kv_cache import KVPages, root_key
-from engine.kv_pool import KVPool, page_bytes
 from engine.layers import AdapterSet
 from engine.prefix_tier import build_shared_prefixes
 from engine.prefix_tier.fetch_queue import FetchQueue
-from engine.request import RequestState
+from engine.request import AddedTokens, RequestState
 from engine.reuse import ReusePlan
 from engine.reuse.idle_runner import IdleRunner, IdleStats
-from engine.runner.cuda_graphs import NUM_SPARE_PAGES
-from engine.runner.cuda_runner import KernelRunner, can_run_kernels
-from engine.runner.kv_reuse import KVReuse, build_kv_reuse
+from engine.runner.cuda_runner import build_runner
 from engine.runner.step_rows import DraftBudget, StepRows, Verification
-from engine.runner.torch_runner import ModelRunner, TorchRunner, load_or_measure_times
+from engine.runner.torch_runner import Wait, load_or_measure_times
 from engine.scheduler import ScheduledSequence, Scheduler, Status
 from engine.speculation.draft_state import DraftState
 from engine.types import GenerationRequest, GenerationStep, Output, Proposer, SourceUsage
-from kernels.tuner import use_folder
-
-log = logging.getLogger(__name__)
-
-
-def build_runner(model: Decoder, config: EngineConfig) -> tuple[KVPool, KVReuse | None, ModelRunner]:
-    """Allocate the KV pool and build the KV reuse (if configured) and the model runner over it.
-
-    Raises EngineError if there is no memory for them, ValueError if the pool would hold no page.
-    """
-    device, dtype = model.weights.device, model.weights.kv_dtype
-    by_kernels = can_run_kernels(model, config)
-    if by_kernels and device.type == "cuda" and config.kv_share is not None and config.kv_bytes is None:
-        with use_device(device):
-            config = replace(config, kv_bytes=_choose_kv_bytes(model, config, config.kv_share))
-    num_pages = config.num_pages(page_bytes(model.config, config.page_size, dtype))
-    num_spare = NUM_SPARE_PAGES if by_kernels else 0
-    pool = KVPool(model.config, num_pages, config.page_size, device, dtype, num_spare)
-    reuse = build_kv_reuse(config, model, pool)
-    if not by_kernels:
-        return pool, reuse, TorchRunner(model, pool, reuse)
-    if config.kernels_dir is not None:
-        use_folder(config.kernels_dir)
-    return pool, reuse, KernelRunner(model, pool, reuse, config.most_graphs)
-
-
-NUM_PASS_RESERVES = 2
-"""Memory of the largest pass that is left beside the KV: for the pass, and for what graphs keep."""
-
-
-def _choose_kv_bytes(model: Decoder, config: EngineConfig, share: float) -> int:
-    """Run the largest pass of the scheduler once, and return the bytes that a card has for KV beside it.
-
-    Raises EngineError if that is less than a page.
-    """
-    num_rows = max(config.scheduler.max_batched_tokens, config.scheduler.max_drafted + 1)
-    num_rows = min(num_rows, config.max_seq_len, model.config.max_positions)
-    device, dtype = model.weights.device, model.weights.kv_dtype
-    pool = KVPool(model.config, -(-num_rows // config.page_size), config.page_size, device, dtype, NUM_SPARE_PAGES)
-    before = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    KernelRunner(model, pool, None).measure(num_rows)
-    pass_bytes = torch.cuda.max_memory_allocated(device) - before
-    del pool
-    torch.cuda.empty_cache()
-    free_bytes, _ = torch.cuda.mem_get_info(device)
-    kv_bytes = int(share * free_bytes) - NUM_PASS_RESERVES * pass_bytes - config.span_bytes
-    if kv_bytes < page_bytes(model.config, config.page_size, dtype):
-        raise EngineError(
-            f"the card has {free_bytes / 1e9:.1f} GB left beside the weights, and a pass over {num_rows} tokens takes "
-            f"{pass_bytes / 1e9:.1f} GB: there is no memory for KV"
-        )
-    log.info(
-        "the card has %.1f GB left; a pass over %d tokens takes %.2f GB, and KV gets %.1f GB",
-        free_bytes / 1e9, num_rows, pass_bytes / 1e9, kv_bytes / 1e9,
-    )  # fmt: skip
-    return kv_bytes
-
 
 _RowsResult = tuple[StepRows, Verification | EngineFault | None]
 """A sequence's rows of a pass, and the choice made after them; None inside a prompt."""
+
+
+@dataclass(slots=True)
+class _RunningPass:
+    """A pass that was launched. plain_s: its expected seconds without drafts."""
+
+    rows: list[StepRows]
+    wait: Wait
+    started: float
+    plain_s: float
+
+
+@dataclass(slots=True)
+class _UnfinishedOutput:
+    """What a pass added to an output that goes on. Its text is not needed for the next pass."""
+
+    id: int
+    state: RequestState
+    added: AddedTokens
+
+    def build(self) -> Output:
+        return Output(self.id, step=self.state.build_step(self.added))
 
 
 MOST_DECODED = 64
@@ -132,6 +90,8 @@ class EngineCore:
         self._adapters = AdapterSet(model.config, weights.dtype, weights.device)
         with use_device(weights.device):
             self.times = load_or_measure_times(self._runner, model, self._pool, config.pass_times_dir, clock)
+            if self._runner.graphs is not None and config.pass_times_dir is not None:
+                self._runner.graphs.capture_first(config.scheduler.max_num_seqs)
         self.num_passes = 0
         self.drafted: dict[str, SourceUsage] = {}
         self._num_added = 0
@@ -157,6 +117,7 @@ class EngineCore:
             clock=self._clock,
         )
         self._live: dict[int, tuple[ScheduledSequence, RequestState]] = {}
+        self._pass: _RunningPass | None = None
         drafts = DraftBudget(self._live, self.times, lambda: self.scheduler.stats().num_running)
         self.scheduler = Scheduler(
             self.config.scheduler, self.pages, self._clock, drafts.choose_lengths, self._reuse_kv
@@ -168,10 +129,16 @@ class EngineCore:
         It stays unmerged beside the model, and replaces an earlier one of this name for new requests.
         """
         self._adapters.load(name, folder)
+        self._forget_adapter_graphs()
 
     def unload_adapter(self, name: str) -> None:
         """Forget an adapter; requests that run with it keep it. Raises RequestError if there is none of this name."""
         self._adapters.unload(name)
+        self._forget_adapter_graphs()
+
+    def _forget_adapter_graphs(self) -> None:
+        if self._runner.graphs is not None:
+            self._runner.graphs.keep_adapters(self._adapters.adapters)
 
     def add(self, request: GenerationRequest, proposer: Proposer | None = None) -> int:
         """Add a request and return its id; raises RequestError, DoesNotFit or QueueFull."""
@@ -260,35 +227,42 @@ class EngineCore:
     def has_pending_work(self) -> bool:
         """Return whether a step would do anything."""
         graphs = self._runner.graphs
-        if self._fetches or self.scheduler.has_pending_work():
+        if self._pass or self._fetches or self.scheduler.has_pending_work():
             return True
         return self._idle.has_work or (graphs is not None and graphs.has_work)
 
     def step(self) -> list[Output]:
         """Run one pass over the scheduled tokens and return what it gave each request.
 
-        If no request is pending, the pass is one of idle work.
+        On a card, the pass is launched, and what the pass before gave is returned while it runs. If no request is
+        pending, the pass is one of idle work.
         """
         with use_device(self._pool.device):
             return self._step()
 
     def _step(self) -> list[Output]:
-        outputs = self._admit_fetched()
+        finished, unfinished = self._finish_pass()
+        later = self._admit_fetched()
         if self._fetches and not self.scheduler.has_pending_work():
-            return outputs
+            return [each for each in finished + later if not self._idle.take_output(each)]
         if not self.scheduler.has_pending_work():
             self._idle.start_next()
         if not self.scheduler.has_pending_work() and self._runner.graphs is not None:
             self._runner.graphs.capture_next()
-        outputs += [
+        later += [
             self._fail(each, DeadlineExceeded("the request's time is over")) for each in self.scheduler.find_expired()
         ]
-        outputs += self._propose_drafts()
+        later += self._propose_drafts()
         if self._fetches is not None:
             self._fetches.meet(self.pages, self.scheduler)
         schedule = self.scheduler.schedule()
         self._pool.copy(self.pages.take_copies())
-        outputs += self._execute(schedule) if schedule else []
+        if schedule:
+            self._launch_pass(schedule)
+        outputs = [*finished, *(each.build() for each in unfinished), *later]
+        if not self._runner.launches_ahead:
+            finished, unfinished = self._finish_pass()
+            outputs += [*finished, *(each.build() for each in unfinished)]
         if self.config.check_integrity:
             self.check_integrity()
         return [each for each in outputs if not self._idle.take_output(each)]
@@ -328,69 +302,103 @@ class EngineCore:
                     outputs.append(self._fail(sequence.id, _make_fault(error)))
         return outputs
 
-    def _execute(self, schedule: dict[int, int]) -> list[Output]:
-        """Run the scheduled tokens and update their requests."""
-        outputs = []
+    def _launch_pass(self, schedule: dict[int, int]) -> None:
+        """Launch a pass over the scheduled tokens."""
         plain_s, started = self.times(len(schedule)), self._clock()
-        all_rows = [StepRows.from_schedule(*self._live[id_], num_tokens) for id_, num_tokens in schedule.items()]
-        num_plain = sum(each.num_pending for each in all_rows)
-        results = self._run_rows(all_rows)
-        if num_plain > MOST_DECODED:
-            self._seconds_per_token += ((self._clock() - started) / num_plain - self._seconds_per_token) / 2
-        for rows, chosen in results:
-            output = self._update_request(rows, chosen)
-            num_given = len(output.step.token_ids) if output.step else 0
-            added_s = self.times(num_plain + rows.num_drafted) - self.times(num_plain)
-            rows.state.draft_state.ledger.book(
-                spent_s=added_s + min(1, num_given) * plain_s, plain_s=num_given * plain_s
-            )
-            outputs.append(output)
-        return outputs
+        rows = [StepRows.from_schedule(*self._live[id_], num_tokens) for id_, num_tokens in schedule.items()]
+        self._pass = _RunningPass(rows, self._launch_rows(rows), started, plain_s)
 
-    def _run_rows(self, all_rows: list[StepRows]) -> list[_RowsResult]:
-        """Run one pass. If it raises, run each sequence in a pass of its own; those whose own pass raises have failed.
+    def _finish_pass(self) -> tuple[list[Output], list[_UnfinishedOutput]]:
+        """Wait for the pass that runs, if one does, and update its requests; those cancelled meanwhile get nothing."""
+        running, self._pass = self._pass, None
+        outputs: list[Output] = []
+        unfinished: list[_UnfinishedOutput] = []
+        if running is None:
+            return outputs, unfinished
+        num_plain = sum(each.num_pending for each in running.rows)
+        results = self._wait_for_rows(running.rows, running.wait)
+        if num_plain > MOST_DECODED:
+            seconds = self._clock() - running.started
+            self._seconds_per_token += (seconds / num_plain - self._seconds_per_token) / 2
+        for rows, chosen in results:
+            if rows.sequence.id not in self._live:
+                continue
+            added, output = self._update_request(rows, chosen)
+            num_given = len(added.token_ids) if added else 0
+            added_s = self.times(num_plain + rows.num_drafted) - self.times(num_plain) if rows.num_drafted else 0.0
+            rows.state.draft_state.ledger.book(
+                spent_s=added_s + min(1, num_given) * running.plain_s, plain_s=num_given * running.plain_s
+            )
+            if output is None:
+                assert added is not None, "what gave nothing has an output that says so"
+                unfinished.append(_UnfinishedOutput(rows.sequence.id, rows.state, added))
+            else:
+                outputs.append(output)
+        return outputs, unfinished
+
+    def _launch_rows(self, rows: list[StepRows]) -> Wait:
+        """Launch one pass; what it raises is raised by the function that waits for it."""
+        self.num_passes += 1
+        try:
+            return self._runner.launch(rows, self.pages)
+        except Exception as error:  # noqa: BLE001 -- raised again, to whoever waits
+            fault = error
+
+        def fail() -> list[Verification | None]:
+            raise fault
+
+        return fail
+
+    def _wait_for_rows(self, all_rows: list[StepRows], wait: Wait) -> list[_RowsResult]:
+        """Wait for one pass. If it raises, run each sequence in a pass of its own; those whose own pass raises have
+        failed.
 
         A pass can be repeated, because it writes only to slots that are not committed. Raises DeviceLost if the card
         can run no further pass.
         """
         try:
-            self.num_passes += 1
-            return list(zip(all_rows, self._runner.run(all_rows, self.pages), strict=True))
+            return list(zip(all_rows, wait(), strict=True))
         except Exception as error:  # noqa: BLE001 -- most likely out of memory; the engine goes on
             check_device(self._pool.device)
             if len(all_rows) == 1:
                 return [(rows, _make_fault(error)) for rows in all_rows]
-        return [result for rows in all_rows for result in self._run_rows([rows])]
+        left = [rows for rows in all_rows if rows.sequence.id in self._live]
+        return [result for rows in left for result in self._wait_for_rows([rows], self._launch_rows([rows]))]
 
-    def _update_request(self, rows: StepRows, chosen: Verification | EngineFault | None) -> Output:
-        """Apply the result of a pass to one request."""
+    def _update_request(
+        self, rows: StepRows, chosen: Verification | EngineFault | None
+    ) -> tuple[AddedTokens | None, Output | None]:
+        """Apply the result of a pass to one request; return the tokens that it added, and, unless its output just goes
+        on, the output.
+        """
         sequence, state, request_id = rows.sequence, rows.state, rows.sequence.id
         state.usage.forwards += 1
-        state.usage.prefill_forwards += sequence.num_computed < sequence.prompt_len
-        state.count_prompt(sequence.num_cached_prompt, sequence.first_plan)
+        if sequence.num_computed < sequence.prompt_len:
+            state.usage.prefill_forwards += 1
+            state.count_prompt(sequence.num_cached_prompt, sequence.first_plan)
         state.usage.preempted = sequence.num_preempted
         if chosen is None:
             self._keep_kv(rows, rows.num_pending)
             self.scheduler.advance(request_id, rows.num_pending, [])
-            return Output(request_id, step=GenerationStep((), b""))
+            return None, Output(request_id, step=GenerationStep((), b""))
         fault = chosen if isinstance(chosen, EngineFault) else chosen.fault
         if isinstance(chosen, Verification) and chosen.fault is not None and rows.num_drafted:
-            return self._retry_without_draft(request_id)
+            return None, self._retry_without_draft(request_id)
         if fault is not None:
-            return self._fail(request_id, fault, discard=True)
+            return None, self._fail(request_id, fault, discard=True)
         assert isinstance(chosen, Verification)
-        step = state.append_choice(chosen.choice, rows.num_drafted)
-        new_ids = list(step.token_ids)
+        added = state.append_choice(chosen.chosen, chosen.logprobs, rows.num_drafted)
+        new_ids = added.token_ids
         self._keep_kv(rows, rows.num_pending + len(new_ids) - 1)
         state.usage.near_ties += sum(chosen.near_ties[: len(new_ids)])
         self.scheduler.advance(request_id, sequence.num_pending + len(new_ids) - 1, new_ids)
         if not state.is_finished:
-            return Output(request_id, step=step)
+            return added, None
         self._remove(request_id)
-        result = state.build_result()
+        step, result = state.build_step(added), state.build_result()
         if not sequence.in_idle_time:
             self._idle.on_finished(state.request, sequence.root, result)
-        return Output(request_id, step=step, result=result)
+        return added, Output(request_id, step=step, result=result)
 
     def _retry_without_draft(self, request_id: int) -> Output:
         """Drop the draft so that the pass is repeated without it: if a draft's values are NaN, 0 * NaN reaches earlier

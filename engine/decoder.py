@@ -13,7 +13,16 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.errors import DoesNotFit
-from engine.layers import Adapter, AdapterRows, DecoderWeights, LayerWeights, Projection, ProjectionKind, Quantization
+from engine.layers import (
+    Adapter,
+    AdapterRows,
+    DecoderWeights,
+    LayerWeights,
+    MaskedAdapters,
+    Projection,
+    ProjectionKind,
+    Quantization,
+)
 from engine.precision import Precision, compute_fingerprint
 from engine.weights.parameters import Parameters
 from kernels.accept import TopTokens, find_top_tokens_by_tile
@@ -240,7 +249,7 @@ class LayerOps:
     A subclass says how keys and values are kept and attended to.
     """
 
-    def __init__(self, config: ModelConfig, adapters: AdapterRows) -> None:
+    def __init__(self, config: ModelConfig, adapters: AdapterRows | MaskedAdapters) -> None:
         self.config = config
         self.adapters = adapters
 

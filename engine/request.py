@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from engine.layers import Adapter
 from engine.reuse import ReusePlan
-from engine.sampling import Choice, Sampler
+from engine.sampling import Sampler
 from engine.speculation.draft_state import DraftState
 from engine.types import (
     GenerationRequest,
@@ -53,6 +54,13 @@ class StopFinder:
                 return True
         self.text += added
         return False
+
+    def push_all(self, token_ids: list[int]) -> int:
+        """Add tokens up to the one that ends the output; return how many were added."""
+        if not self._stops and self._stop_ids.isdisjoint(token_ids):
+            self.text += b"".join([self._token_bytes[token_id] for token_id in token_ids])
+            return len(token_ids)
+        return next((count for count, token_id in enumerate(token_ids, 1) if self.push(token_id)), len(token_ids))
 
     def release(self, *, finished: bool) -> bytes:
         """Return the bytes that are certain to be output and not released yet, up to the end of a UTF-8 character.
@@ -124,6 +132,15 @@ def _may_be_character(part: bytes) -> bool:
     return True
 
 
+class AddedTokens(NamedTuple):
+    """The tokens that a pass added to an output, and how many it drafted and accepted."""
+
+    token_ids: list[int]
+    logprobs: tuple[TokenLogprob, ...]
+    num_drafted: int
+    num_accepted: int
+
+
 class RequestState:
     """What the engine keeps for a request besides its `ScheduledSequence`."""
 
@@ -176,13 +193,14 @@ class RequestState:
         """Write one token a pass from now on."""
         self._drafts = False
 
-    def append_choice(self, choice: Choice, num_drafted: int) -> GenerationStep:
+    def append_choice(self, token_ids: list[int], logprobs: Sequence[TokenLogprob], num_drafted: int) -> AddedTokens:
         """Append the tokens that the model chose along a draft, up to the token that ends the output."""
         was_forced = self.is_forced
-        taken = self._append(choice.token_ids)
-        logprobs = choice.logprobs[: len(taken)]
-        self._logprobs += logprobs
-        num_accepted = min(len(choice.token_ids) - 1, len(taken))
+        taken = self._append(token_ids)
+        if logprobs:
+            logprobs = logprobs[: len(taken)]
+            self._logprobs += logprobs
+        num_accepted = min(len(token_ids) - 1, len(taken))
         if was_forced:  # then it was no guess
             num_drafted = num_accepted = 0
         else:
@@ -190,8 +208,12 @@ class RequestState:
         self.usage.drafted += num_drafted
         self.usage.accepted += num_accepted
         self.usage.completion = len(self.output_ids)
+        return AddedTokens(taken, tuple(logprobs), num_drafted, num_accepted)
+
+    def build_step(self, added: AddedTokens) -> GenerationStep:
+        """Return the step of the tokens that were added last, with the text that is certain now."""
         text = self._stops.release(finished=self.is_finished)
-        return GenerationStep(tuple(taken), text, logprobs, num_drafted, num_accepted)
+        return GenerationStep(tuple(added.token_ids), text, added.logprobs, added.num_drafted, added.num_accepted)
 
     def build_result(self) -> GenerationResult:
         """Return the whole output, once it has ended."""
@@ -209,8 +231,7 @@ class RequestState:
         return len(self.output_ids) < len(self.request.forced_ids)
 
     def _append(self, token_ids: list[int]) -> list[int]:
-        for count, token_id in enumerate(token_ids, start=1):
-            self.output_ids.append(token_id)
-            if self._stops.push(token_id) or self.is_finished:
-                return token_ids[:count]
-        return token_ids
+        taken = token_ids[: self.request.max_new_tokens - len(self.output_ids)]
+        taken = taken[: self._stops.push_all(taken)]
+        self.output_ids += taken
+        return taken

@@ -119,6 +119,12 @@ class LogitBias:
             raise RequestError(f"logit_bias holds a token id outside [0, {len(row)})")
         row[self._ids] += self._values
 
+    def apply_rows(self, logits: Tensor) -> None:
+        """Add to all rows of logits [num_rows, vocab_size] in place, on any device."""
+        logits[:, upload(torch.from_numpy(self._ids), logits.device)] += upload(
+            torch.from_numpy(self._values), logits.device
+        )
+
 
 class RepetitionPenalty:
     """Makes tokens of prompt and output less likely, once each (CTRL: Keskar et al. 2019, arXiv 1909.05858, 4.1).
@@ -152,6 +158,16 @@ class RepetitionPenalty:
         scores = row[ids]
         with np.errstate(over="ignore"):  # to -inf: never chosen
             row[ids] = np.where(scores < 0, scores * self._penalty, scores / self._penalty)
+
+    def apply_rows(self, logits: Tensor, draft: Sequence[int]) -> None:
+        """Change float32 logits [num_rows, vocab_size] in place, on any device; row i also follows `draft[:i]`."""
+        seen = upload(torch.from_numpy(self._seen.copy()), logits.device).expand(len(logits), -1).clone()
+        rows = [row for row in range(len(logits)) for _ in draft[:row]]
+        ids = [token_id for row in range(len(logits)) for token_id in draft[:row]]
+        if ids:
+            seen[upload(torch.tensor(rows), logits.device), upload(torch.tensor(ids), logits.device)] = True
+        penalty = float(self._penalty)
+        logits.copy_(torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits))
 
 
 def token_logprob(row: Row, token_id: int, num_top: int) -> TokenLogprob:
@@ -330,6 +346,16 @@ class Sampler:
             if self._penalty:
                 self._penalty.extend(token_ids[-1:])
         return Choice(token_ids, tuple(logprobs))
+
+    def change_rows(self, logits: Tensor, output_ids: Sequence[int], draft: Sequence[int]) -> None:
+        """Apply bias and penalty to float32 logits [num_rows, vocab_size] in place, on any device, without waiting for
+        it; row i follows `output_ids + draft[:i]`.
+        """
+        if self._bias:
+            self._bias.apply_rows(logits)
+        if self._penalty:
+            self._penalty.follow(output_ids, logits.shape[-1])
+            self._penalty.apply_rows(logits, draft)
 
     def get_forced_ids(self, position: int, num_rows: int) -> list[int]:
         """Return the tokens from output token number `position` on, at most `num_rows`, that need no logits.

@@ -146,7 +146,7 @@ INTERPRETED_PROCESSORS = 2
 def count_programs(num_blocks: int, variant: Variant, device: torch.device) -> int:
     """Return the number of programs of a launch; each takes the blocks whose indices differ by a multiple of it."""
     per_processor = variant[PROGRAMS_PER_PROCESSOR]
-    return num_blocks if not per_processor else min(num_blocks, per_processor * _count_processors(device))
+    return num_blocks if not per_processor else min(num_blocks, per_processor * count_processors(device))
 
 
 def get_compile_constants(variant: Variant) -> dict[str, int]:
@@ -155,7 +155,8 @@ def get_compile_constants(variant: Variant) -> dict[str, int]:
 
 
 @cache
-def _count_processors(device: torch.device) -> int:
+def count_processors(device: torch.device) -> int:
+    """Return the number of a card's multiprocessors."""
     if device.type != "cuda":
         return INTERPRETED_PROCESSORS
     return torch.cuda.get_device_properties(device).multi_processor_count

@@ -31,16 +31,16 @@ from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.store import ModelFiles
 from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
 from agent_runtime.prompt.forms import TAG, find_form
-from engine import core
 from engine.decoder import Batch, Decoder, KVStore
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
 from engine.kv_cache import KVPages
 from engine.kv_pool import KVPool
 from engine.request import RequestState
+from engine.runner import cuda_runner
 from engine.runner.kv_reuse import KVReuse
-from engine.runner.step_rows import StepRows, Verification
-from engine.runner.torch_runner import TorchRunner
+from engine.runner.step_rows import StepRows
+from engine.runner.torch_runner import TorchRunner, Wait
 from engine.weights.gguf import GGUFModel
 from kernels.accept import TopTokens
 from tests.engine.tiny import tiny_config, tiny_parameters
@@ -137,8 +137,8 @@ class ScriptedPasses(TorchRunner):
         assert isinstance(model, ScriptedDecoder)
         self._decoder = model
 
-    def run(self, all_rows: Sequence[StepRows], pages: KVPages) -> list[Verification | None]:
-        """As `ModelRunner.run`, in the script's time."""
+    def launch(self, all_rows: Sequence[StepRows], pages: KVPages) -> Wait:
+        """As `ModelRunner.launch`, in the script's time."""
         answers = [self.script.answer(rows.state) for rows in all_rows]
         time.sleep(max(line.pass_s for line, _ in answers))
         self._decoder.next_ids = [
@@ -147,7 +147,7 @@ class ScriptedPasses(TorchRunner):
             for position in rows.positions
         ]
         try:
-            return super().run(all_rows, pages)
+            return super().launch(all_rows, pages)
         finally:
             self._decoder.next_ids = None
 
@@ -161,7 +161,7 @@ def scripted_engine(lines: Sequence[Line], text: TokenizerBundle, config: Engine
     table = text.tokenizer.token_bytes()
     decoder = ScriptedDecoder(tiny_parameters(tiny_config(vocab_size=len(table), max_positions=CONTEXT)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(core, "TorchRunner", Passes)
+        patch.setattr(cuda_runner, "TorchRunner", Passes)
         return Engine(decoder, table, config)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -53,29 +53,31 @@ CERTAIN = 1e4
 class ScriptedDecoder(Decoder):
     """A decoder that writes a given text; it shares the weights and memory of another decoder.
 
-    It serves one sequence at a time, with drafts that do not branch: row i of a pass stands before output token
-    `num_written + i`.
+    It serves one sequence at a time: row i of a pass stands before output token `num_written + i`.
     """
 
     def __init__(self, decoder: Decoder) -> None:
         self.__dict__.update(decoder.__dict__)
         self._ids: Tensor | None = None
-        self._next = 0
+        self._count: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self._pass = self._next = 0
 
     def follow(self, token_ids: Sequence[int] | None) -> None:
         """Set the text to write; None: what the model chooses."""
         self._ids = None if token_ids is None else torch.tensor(token_ids, device=self.weights.device)
-        self._next = 0
 
-    def begin_pass(self, num_written: int) -> None:
-        """Set how many tokens of the text are written when the next pass begins."""
-        self._next = num_written
+    def count_by(self, count: Callable[[], tuple[int, int]]) -> None:
+        """Set the function that returns the number of the pass that runs, and how many tokens were written before."""
+        self._count, self._pass = count, 0
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the decoder's logits, with that of the text's next token above all others in each row."""
         logits = super().logits(hidden)
         if self._ids is not None:
+            number, num_written = self._count()
+            if number != self._pass:
+                self._pass, self._next = number, num_written
             ids = self._ids[self._next : self._next + len(logits)]
             self._next += len(logits)
             logits[: len(ids)].scatter_(1, ids[:, None], CERTAIN)
@@ -118,19 +120,19 @@ def write(
     script: ScriptedDecoder | None = None,
 ) -> Written:
     """Run one request to its end; `script` is the core's model, if that writes a given text."""
-    written, num_written = Written(), 0
+    written = Written()
     began = time.perf_counter()
     request_id = core.add(request, proposer)
+    if script is not None:
+        state = core._live[request_id][1]
+        script.count_by(lambda: (core.num_passes, len(state.output_ids)))
     while core.has_pending_work():
-        if script is not None:
-            script.begin_pass(num_written)
         for output in core.step():
             if output.error is not None:
                 raise output.error
             if output.id == request_id and output.step is not None and output.step.token_ids:
                 now = time.perf_counter() - began  # the tokens are on the host: the device is done with the pass
                 written.first_s = written.first_s or now
-                num_written += len(output.step.token_ids)
                 written.passes.append((output.step.num_drafted, output.step.num_accepted))
             if output.id == request_id and output.result is not None:
                 written.seconds = time.perf_counter() - began

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
@@ -212,10 +213,10 @@ class KVPages:
         """
         pages = self._tables[sequence_id].pages
         count = -(-num_tokens // self.page_size) - len(pages)
-        if count > self.num_available:
-            return False
         if count > 0:
-            pages += self._allocator.allocate(count, pages[-1] if pages else NO_PAGE)
+            if count > self.num_available:
+                return False
+            pages.extend(self._allocator.allocate(count, pages[-1] if pages else NO_PAGE))
         return True
 
     def shrink(self, sequence_id: int, num_tokens: int) -> int:
@@ -223,7 +224,8 @@ class KVPages:
         table = self._tables[sequence_id]
         assert num_tokens >= table.num_tokens, "what is committed stays"
         num_kept = max(-(-num_tokens // self.page_size), table.first_page)
-        given_back, table.pages[num_kept:] = table.pages[num_kept:], []
+        given_back = table.pages[num_kept:]
+        del table.pages[num_kept:]
         for page in given_back:
             self._allocator.release(page)
         return len(given_back)
@@ -287,7 +289,9 @@ class KVPages:
         self._release_all(table)
 
     def page_table(self, sequence_id: int) -> Sequence[int]:
-        """Return the physical page of each logical page, NO_PAGE before the window. It changes with grow and commit."""
+        """Return the physical page of each logical page, NO_PAGE before the window, as an array of 32-bit integers. It
+        changes with grow and commit.
+        """
         return self._tables[sequence_id].pages
 
     def num_tokens(self, sequence_id: int) -> int:
@@ -341,7 +345,7 @@ class KVPages:
         depth = match.tail.depth
         table.num_tokens = depth * self.page_size
         table.first_page = self._cache.first_needed_page(table.num_tokens)
-        table.pages = [NO_PAGE] * depth
+        table.pages = array("i", [NO_PAGE]) * depth
         node = match.tail
         while node.depth > table.first_page:
             table.pages[node.depth - 1] = node.page

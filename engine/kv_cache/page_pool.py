@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -110,7 +111,7 @@ class PageTable:
 
     tail: ChainNode | None
     last_used: int
-    pages: list[int] = field(default_factory=list)
+    pages: array[int] = field(default_factory=lambda: array("i"))
     first_page: int = 0
     num_tokens: int = 0
     exact_end: int | None = None

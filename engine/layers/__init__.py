@@ -2,7 +2,7 @@
 
 from engine.layers.decoder_weights import DecoderWeights, LayerWeights
 from engine.layers.linear import Projection, Quantization
-from engine.layers.lora import Adapter, AdapterRows, AdapterSet, ProjectionKind
+from engine.layers.lora import Adapter, AdapterRows, AdapterSet, MaskedAdapters, ProjectionKind
 
 __all__ = [
     "Adapter",
@@ -10,6 +10,7 @@ __all__ = [
     "AdapterSet",
     "DecoderWeights",
     "LayerWeights",
+    "MaskedAdapters",
     "Projection",
     "ProjectionKind",
     "Quantization",

@@ -10,14 +10,16 @@ own:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.config import ModelConfig
@@ -43,8 +45,9 @@ class _PartUpdate:
     start: int
     end: int
 
-    def add_to(self, x: Tensor, out: Tensor) -> None:
-        out[:, self.start : self.end].addmm_(x @ self.down.T, self.up)
+    def add_to(self, x: Tensor, out: Tensor, mask: Tensor | None) -> None:
+        reduced = x @ self.down.T
+        out[:, self.start : self.end].addmm_(reduced if mask is None else reduced * mask, self.up)
 
 
 class Adapter:
@@ -66,10 +69,13 @@ class Adapter:
                         up = (update.scale * update.up.float()).T.contiguous().to(device, dtype)
                         self._updates.setdefault((kind, layer), []).append(_PartUpdate(down, up, start, end))
 
-    def apply(self, kind: ProjectionKind, layer: int, x: Tensor, out: Tensor) -> None:
-        """Add this adapter's update of `x` [num_rows, in_features] to `out` [num_rows, out_features], in place."""
+    def apply(self, kind: ProjectionKind, layer: int, x: Tensor, out: Tensor, mask: Tensor | None = None) -> None:
+        """Add this adapter's update of `x` [num_rows, in_features] to `out` [num_rows, out_features], in place.
+
+        mask: [num_rows, 1], 1 for the rows that get it and 0 for the others; None: all get it.
+        """
         for update in self._updates.get((kind, layer), ()):
-            update.add_to(x, out)
+            update.add_to(x, out, mask)
 
 
 class AdapterSet:
@@ -89,6 +95,11 @@ class AdapterSet:
         """Forget an adapter; requests that have it keep it. Raises RequestError if there is none of that name."""
         self.get(name)
         del self._adapters[name]
+
+    @property
+    def adapters(self) -> Collection[Adapter]:
+        """The adapters that have a name."""
+        return self._adapters.values()
 
     def get(self, name: str) -> Adapter:
         """Return the adapter; raises RequestError if there is none of that name."""
@@ -124,6 +135,34 @@ class AdapterRows:
         """Add each range's update to `out` [num_rows, out_features] in place; `x` is the projection's input."""
         for adapter, start, end in self.ranges:
             adapter.apply(kind, layer, x[start:end], out[start:end])
+
+    @property
+    def adapters(self) -> tuple[Adapter, ...]:
+        """The adapters, each once, in an order of their own."""
+        return tuple(sorted({adapter for adapter, _, _ in self.ranges}, key=id))
+
+    def build_masks(self, num_rows: int) -> NDArray[np.float32]:
+        """Return for each of `adapters` which rows have it: 1 or 0, [num_adapters, num_rows]."""
+        adapters = self.adapters
+        masks = np.zeros((len(adapters), num_rows), dtype=np.float32)
+        for adapter, start, end in self.ranges:
+            masks[adapters.index(adapter), start:end] = 1.0
+        return masks
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedAdapters:
+    """Adapters whose rows are told by a mask on the device, so that a captured pass serves any rows. Each computes its
+    update of all rows.
+    """
+
+    adapters: tuple[Adapter, ...]
+    masks: Tensor  # [num_adapters, num_rows], 1 or 0
+
+    def apply(self, kind: ProjectionKind, layer: int, x: Tensor, out: Tensor) -> None:
+        """As `AdapterRows.apply`."""
+        for adapter, mask in zip(self.adapters, self.masks, strict=True):
+            adapter.apply(kind, layer, x, out, mask[:, None].to(x.dtype))
 
 
 def _list_columns(kind: ProjectionKind, config: ModelConfig) -> list[tuple[int, int]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,8 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.config import ModelConfig
 from engine.kv_cache.prefix_cache import NO_PAGE
 from engine.kv_pool import KVPool
+from engine.layers import Adapter, AdapterRows, MaskedAdapters
 from engine.reuse.span_store import SpanStore
 from engine.runner.step_rows import Numbers, PagedRows
 from kernels.paged_attention import PagedBatch
@@ -83,18 +87,17 @@ launches do not matter."""
 SEQS = (1, 4, 16, 64)
 """Sequence counts of graphs with sequences of several rows; an empty sequence costs a few programs that end at once."""
 
-FEWEST_KEYS = 2048
-"""Keys of a graph's longest sequence: this number, four times as many, and so on."""
+QUERIES = (4, 16, 64, 256)
+"""The most rows of one sequence in graphs of several; beyond these, as many as the graph has rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """The numbers of rows and sequences, and the most rows and keys of one sequence."""
+    """The numbers of rows and sequences, and the most rows of one sequence."""
 
     num_rows: int
     num_seqs: int
     most_queries: int
-    most_keys: int
 
     @classmethod
     def from_sequences(cls, sequences: Sequence[PagedRows]) -> StepShape:
@@ -103,27 +106,32 @@ class StepShape:
             sum(each.num_rows for each in sequences),
             len(sequences),
             max(each.num_rows for each in sequences),
-            max(each.seq_len for each in sequences),
         )
 
     @property
     def graph_shape(self) -> StepShape | None:
         """The shape of the graph that such a pass is padded to; None if it is too large for any.
 
-        For decodes, a row each, rows and sequences are equally many: attention uses another grid for them.
+        For decodes, a row each, rows and sequences are equally many: attention uses another grid for them. The lengths
+        of sequences do not matter: attention reads them on the device.
         """
         num_rows, is_decode = _find_size(ROWS, self.num_rows), self.most_queries == 1
         num_seqs = num_rows if is_decode else _find_size(SEQS, self.num_seqs)
         if num_rows is None or num_seqs is None:
             return None
-        most_keys = FEWEST_KEYS
-        while most_keys < self.most_keys:
-            most_keys *= 4
-        return StepShape(num_rows, num_seqs, 1 if is_decode else num_rows, most_keys)
+        if is_decode or num_seqs == 1:
+            return StepShape(num_rows, num_seqs, 1 if is_decode else num_rows)
+        return StepShape(num_rows, num_seqs, min(num_rows, _find_size(QUERIES, self.most_queries) or num_rows))
 
-    def num_pages(self, page_size: int) -> int:
-        """Return the number of columns of the page table."""
-        return -(-self.most_keys // page_size)
+
+def list_first_shapes(most_seqs: int) -> list[StepShape]:
+    """Return the shapes that every service comes to, those of most rows first: a draft or chunk of one sequence, and
+    decodes of up to `most_seqs` sequences.
+    """
+    last = _find_size(ROWS, most_seqs) or ROWS[-1]
+    shapes = [StepShape(rows, 1, rows) for rows in ROWS if rows > 1]
+    shapes += [StepShape(rows, rows, 1) for rows in ROWS if rows <= last]
+    return sorted(shapes, key=lambda shape: -shape.num_rows)
 
 
 def _find_size(sizes: Sequence[int], least: int) -> int | None:
@@ -145,18 +153,29 @@ class PoolLayout:
     """What the rows of a pass need to know of the pool.
 
     `empty_page`: a page of zeros, which a page table has in place of pages before the window: a tile of keys may begin
-    there, and hidden values must be finite. `has_store`: keys and values also go into the span store.
+    there, and hidden values must be finite. `most_keys`: of a sequence. `has_store`: keys and values also go into the
+    span store.
     """
 
     page_size: int
     window: int | None
     empty_page: int
+    most_keys: int
     has_store: bool = False
 
     @classmethod
-    def from_pool(cls, pool: KVPool, window: int | None, store: SpanStore | None) -> PoolLayout:
+    def from_pool(cls, pool: KVPool, config: ModelConfig, store: SpanStore | None) -> PoolLayout:
         """Return the layout of a pool with NUM_SPARE_PAGES."""
-        return cls(pool.page_size, window, pool.num_pages, store is not None)
+        most_keys = min(config.max_positions, pool.num_pages * pool.page_size)
+        return cls(pool.page_size, config.sliding_window, pool.num_pages, most_keys, store is not None)
+
+    @property
+    def most_pages(self) -> int:
+        """The most pages of a sequence."""
+        return -(-self.most_keys // self.page_size)
+
+
+NO_ADAPTERS = AdapterRows(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,64 +189,81 @@ class InputBatch:
     slots: Tensor  # int64 [num_rows]
     record_slots: Tensor | None  # int64 [num_rows], of the span store
     batch: PagedBatch
+    adapters: AdapterRows | MaskedAdapters = NO_ADAPTERS
 
 
 def build_arrays(
     sequences: Sequence[PagedRows], shape: StepShape, layout: PoolLayout, record_slots: Sequence[int] | Numbers = ()
 ) -> Arrays:
     """Return the arrays of an `InputBatch` for these sequences, or for none; `record_slots` are those of the first
-    rows.
+    rows. The page table is the last, and has no padding.
     """
+    num_rows: list[int] = []
+    token_ids: list[int] = []
+    positions: list[int] = []
+    seq_lens: list[int] = []
+    page_starts: list[int] = []
+    table, page_size = array("i"), layout.page_size
+    for each in sequences:
+        seq_len = each.positions[-1] + 1
+        num_rows.append(len(each.token_ids))
+        token_ids += each.token_ids
+        positions += each.positions
+        seq_lens.append(seq_len)
+        page_starts.append(len(table))
+        table.extend(each.pages[: -(-seq_len // page_size)])
+    page_table, row_positions = np.asarray(table, dtype=np.int32), np.array(positions, dtype=np.int64)
+    if layout.window is not None:
+        page_table = np.where(page_table == NO_PAGE, layout.empty_page, page_table).astype(np.int32)
+    starts = page_starts if len(positions) == len(sequences) else np.repeat(page_starts, num_rows)
+    own_pages = page_table[np.asarray(starts, dtype=np.int64) + row_positions // page_size]
     arrays: Arrays = {
-        "token_ids": _pad([each.token_ids for each in sequences], shape.num_rows, 0),
-        "positions": _pad([each.positions for each in sequences], shape.num_rows, 0),
-        "slots": _pad([each.find_slots(layout.page_size) for each in sequences], shape.num_rows, NO_SLOT),
+        "token_ids": _pad(token_ids, shape.num_rows, 0),
+        "positions": _pad(row_positions, shape.num_rows, 0),
+        "slots": _pad(own_pages.astype(np.int64) * page_size + row_positions % page_size, shape.num_rows, NO_SLOT),
     }
     if layout.has_store:
-        arrays["record_slots"] = _pad([record_slots], shape.num_rows, NO_SLOT)
-    ends = np.cumsum([0, *(each.num_rows for each in sequences)])
-    arrays |= {
-        "query_starts": _pad([ends], shape.num_seqs + 1, int(ends[-1]), np.int32),
-        "seq_lens": _pad([[each.seq_len for each in sequences]], shape.num_seqs, 0, np.int32),
-        "key_ends": _pad([each.positions + 1 for each in sequences], shape.num_rows, 0, np.int32),
-        "page_table": _page_table(sequences, shape, layout),
+        arrays["record_slots"] = _pad(record_slots, shape.num_rows, NO_SLOT)
+    return arrays | {
+        "query_starts": _pad([*accumulate(num_rows, initial=0)], shape.num_seqs + 1, len(positions), np.int32),
+        "seq_lens": _pad(seq_lens, shape.num_seqs, 0, np.int32),
+        "key_ends": _pad(row_positions + 1, shape.num_rows, 0, np.int32),
+        "page_starts": _pad(page_starts, shape.num_seqs, 0, np.int32),
+        "page_table": page_table,
     }
-    return arrays
 
 
-def build_inputs(tensors: Mapping[str, Tensor], shape: StepShape, layout: PoolLayout) -> InputBatch:
-    """Return the inputs from their arrays on the device."""
+def build_inputs(tensors: Mapping[str, Tensor], shape: StepShape, layout: PoolLayout, most_keys: int) -> InputBatch:
+    """Return the inputs from their arrays on the device; no sequence is longer than `most_keys`."""
     batch = PagedBatch(
         page_table=tensors["page_table"],
+        page_starts=tensors["page_starts"],
         query_starts=tensors["query_starts"],
         seq_lens=tensors["seq_lens"],
         key_ends=tensors["key_ends"],
         page_size=layout.page_size,
         max_query_len=shape.most_queries,
-        max_seq_len=shape.most_keys,
+        max_seq_len=most_keys,
     )
     return InputBatch(tensors["token_ids"], tensors["positions"], tensors["slots"], tensors.get("record_slots"), batch)
 
 
 def _pad(
-    parts: Sequence[Sequence[int] | Numbers], length: int, value: int, dtype: type[np.integer[Any]] = np.int64
+    values: Sequence[int] | Numbers, length: int, value: int, dtype: type[np.integer[Any]] = np.int64
 ) -> NDArray[np.integer[Any]]:
-    """Join the parts and pad them with the value."""
-    out = np.full(length, value, dtype=dtype)
-    if parts:
-        joined = np.concatenate([np.asarray(part, dtype=dtype) for part in parts])
-        out[: len(joined)] = joined
+    """Return the values and padding behind them."""
+    out = np.empty(length, dtype=dtype)
+    out[: len(values)] = values
+    out[len(values) :] = value
     return out
 
 
-def _page_table(sequences: Sequence[PagedRows], shape: StepShape, layout: PoolLayout) -> NDArray[np.int32]:
-    table = np.full((shape.num_seqs, shape.num_pages(layout.page_size)), layout.empty_page, dtype=np.int32)
-    for row, each in zip(table, sequences, strict=False):
-        num_pages = -(-each.seq_len // layout.page_size)
-        own = each.pages[:num_pages]
-        row[:num_pages] = np.where(own == NO_PAGE, layout.empty_page, own)
-    return table
-
+TORCH_DTYPES = {
+    np.dtype(np.int64): torch.int64,
+    np.dtype(np.int32): torch.int32,
+    np.dtype(np.float64): torch.float64,
+    np.dtype(np.float32): torch.float32,
+}
 
 ALIGNMENT = 64
 """Bytes at whose multiples arrays begin. Triton compiles a kernel again for pointers that are no multiples of 16."""
@@ -238,27 +274,34 @@ def count_staged_bytes(arrays: Mapping[str, NDArray[np.generic]]) -> int:
     return sum(_align(each.nbytes) for each in arrays.values())
 
 
+def pack_arrays(arrays: Mapping[str, NDArray[np.generic]], device: torch.device) -> Tensor:
+    """Return the arrays one behind the other in host memory, uint8, from which a copy to the device waits for nobody:
+    torch keeps it until the copy is done.
+    """
+    host = torch.empty(count_staged_bytes(arrays), dtype=torch.uint8, pin_memory=device.type == "cuda")
+    buffer, first = host.numpy(), 0
+    for values in arrays.values():
+        buffer[first : first + values.nbytes] = values.reshape(-1).view(np.uint8)
+        first += _align(values.nbytes)
+    return host
+
+
 def stage_arrays(
     arrays: Mapping[str, NDArray[np.generic]], device: torch.device, memory: Tensor | None = None
 ) -> dict[str, Tensor]:
     """Copy the arrays to the device, into `memory` (uint8 there) or new memory, and return them as tensors.
 
-    The memory is overwritten when the device comes to the copy, after all earlier launches. torch keeps the host's side
-    until the copy is done.
+    The memory is overwritten when the device comes to the copy, after all earlier launches.
     """
-    num_bytes = count_staged_bytes(arrays)
-    host = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    host = pack_arrays(arrays, device)
     if memory is None:
-        memory = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+        memory = torch.empty(len(host), dtype=torch.uint8, device=device)
+    memory[: len(host)].copy_(host, non_blocking=True)
     tensors, first = {}, 0
-    for name, array in arrays.items():
-        flat = np.ascontiguousarray(array).reshape(-1)
-        part = slice(first, first + flat.nbytes)
-        host[part].numpy()[:] = flat.view(np.uint8)
-        dtype = torch.from_numpy(flat[:0]).dtype
-        tensors[name] = memory[part].view(dtype).view(array.shape)
-        first += _align(flat.nbytes)
-    memory[:num_bytes].copy_(host, non_blocking=True)
+    for name, values in arrays.items():
+        part = memory[first : first + values.nbytes].view(TORCH_DTYPES[values.dtype])
+        tensors[name] = part if values.ndim == 1 else part.view(values.shape)
+        first += _align(values.nbytes)
     return tensors
 
 
@@ -275,20 +318,35 @@ the next one."""
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """One shape's input memory, and the captured work that reads it."""
+    """One shape's input memory, and the captured work that reads it, for the rows of no adapters but these."""
 
     shape: StepShape
     layout: PoolLayout
     memory: Tensor  # uint8
     replay: Work
 
-    def __call__(self, sequences: Sequence[PagedRows], record_slots: Sequence[int] | Numbers = ()) -> Tensor:
+    def __call__(
+        self,
+        sequences: Sequence[PagedRows],
+        record_slots: Sequence[int] | Numbers = (),
+        adapters: AdapterRows = NO_ADAPTERS,
+    ) -> Tensor:
         """Return the hidden states of the sequences' rows, [num_rows, hidden_size], which are valid until the next
         pass.
         """
-        arrays = build_arrays(sequences, self.shape, self.layout, record_slots)
-        stage_arrays(arrays, self.memory.device, self.memory)
+        arrays = _put_first(adapters, self.shape, build_arrays(sequences, self.shape, self.layout, record_slots))
+        host = pack_arrays(arrays, self.memory.device)
+        self.memory[: len(host)].copy_(host, non_blocking=True)
         return self.replay()[: sum(each.num_rows for each in sequences)]
+
+
+def _put_first(adapters: AdapterRows, shape: StepShape, arrays: Arrays) -> Arrays:
+    """Return the arrays behind the masks of the adapters, if there are any."""
+    return {"adapter_masks": adapters.build_masks(shape.num_rows)} | arrays if adapters.ranges else arrays
+
+
+GraphKey = tuple[StepShape, tuple[Adapter, ...]]
+"""The padded shape of a pass, and the adapters of its rows."""
 
 
 class Graphs:
@@ -312,9 +370,9 @@ class Graphs:
         self._device = device
         self._capture = capture
         self._most = most
-        self._graphs: dict[StepShape, Graph] = {}  # the one that was used last is last
-        self._failed: set[StepShape] = set()
-        self._missed: Counter[StepShape] = Counter()
+        self._graphs: dict[GraphKey, Graph] = {}  # the one that was used last is last
+        self._failed: set[GraphKey] = set()
+        self._missed: Counter[GraphKey] = Counter()
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -325,43 +383,65 @@ class Graphs:
         return bool(self._missed) and len(self._graphs) < self._most
 
     @torch.inference_mode()
+    def capture_first(self, most_seqs: int) -> None:
+        """Capture `list_first_shapes` before the first request, which also compiles the kernels of their passes."""
+        for shape in list_first_shapes(most_seqs):
+            self.find(shape, at_once=True)
+
+    @torch.inference_mode()
     def capture_next(self) -> None:
         """Capture the shape that was missed most often."""
         if self.has_work:
-            ((shape, _),) = self._missed.most_common(1)
-            self._capture_shape(shape)
+            ((key, _),) = self._missed.most_common(1)
+            self._capture_key(key)
 
-    def find(self, shape: StepShape, *, at_once: bool = False) -> Graph | None:
-        """Return the graph that a pass of this shape fits, or None. `at_once`: capture it now if there may be one."""
+    def keep_adapters(self, adapters: Collection[Adapter]) -> None:
+        """Drop the graphs of other adapters than these, which would keep their weights in memory."""
+        for keys in (self._graphs, self._failed, self._missed):
+            for key in [key for key in keys if not set(key[1]) <= set(adapters)]:
+                keys.discard(key) if isinstance(keys, set) else keys.pop(key)
+
+    def find(self, shape: StepShape, adapters: tuple[Adapter, ...] = (), *, at_once: bool = False) -> Graph | None:
+        """Return the graph that a pass of this shape fits, whose rows have these adapters, or None. `at_once`: capture
+        it now if there may be one.
+        """
         padded = shape.graph_shape
-        if padded is None or padded in self._failed:
+        if padded is None or (padded, adapters) in self._failed:
             return None
-        if padded in self._graphs:
-            self._graphs[padded] = graph = self._graphs.pop(padded)
+        key = padded, adapters
+        if key in self._graphs:
+            self._graphs[key] = graph = self._graphs.pop(key)
             return graph
-        self._missed[padded] += 1
-        if (at_once and len(self._graphs) < self._most) or self._missed[padded] > PATIENCE:
-            self._capture_shape(padded)
-        return self._graphs.get(padded)
+        self._missed[key] += 1
+        if (at_once and len(self._graphs) < self._most) or self._missed[key] > PATIENCE:
+            self._capture_key(key)
+        return self._graphs.get(key)
 
-    def _capture_shape(self, shape: StepShape) -> None:
-        """Capture a shape. If that fails, most likely for want of memory, passes of this shape run without a graph."""
-        del self._missed[shape]
+    def _capture_key(self, key: GraphKey) -> None:
+        """Capture a pass. If that fails, most likely for want of memory, passes such as this run without a graph."""
+        del self._missed[key]
         if len(self._graphs) >= self._most:
             del self._graphs[next(iter(self._graphs))]
-        arrays = build_arrays([], shape, self._layout)
+        shape, adapters = key
+        rows = AdapterRows(tuple((adapter, 0, 0) for adapter in adapters))
+        arrays = _put_first(rows, shape, build_arrays([], shape, self._layout))
+        most_entries = shape.num_seqs * self._layout.most_pages
+        arrays["page_table"] = np.full(most_entries, self._layout.empty_page, dtype=np.int32)
         before = _count_reserved_bytes(self._device)
         try:
             memory = torch.empty(count_staged_bytes(arrays), dtype=torch.uint8, device=self._device)
-            inputs = build_inputs(stage_arrays(arrays, self._device, memory), shape, self._layout)
+            tensors = stage_arrays(arrays, self._device, memory)
+            inputs = build_inputs(tensors, shape, self._layout, self._layout.most_keys)
+            if adapters:
+                inputs = replace(inputs, adapters=MaskedAdapters(adapters, tensors["adapter_masks"]))
             replay = self._capture(lambda: self._forward(inputs))
         except RuntimeError:
             log.exception("the passes of %s cannot be captured; from now on they run as they come", shape)
-            self._failed.add(shape)
+            self._failed.add(key)
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()
             return
-        self._graphs[shape] = Graph(shape, self._layout, memory, replay)
+        self._graphs[key] = Graph(shape, self._layout, memory, replay)
         taken = (_count_reserved_bytes(self._device) - before) / 1e6
         log.info("captured %s, %d of at most %d, for %.0f MB", shape, len(self), self._most, taken)
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Sequence
-from itertools import accumulate
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from engine.decoder import LM_HEAD_ROWS, Decoder, LayerOps
+from engine.decoder import Decoder, LayerOps
+from engine.device import use_device
 from engine.engine_config import EngineConfig
+from engine.errors import EngineError
 from engine.kv_cache import KVPages
-from engine.kv_pool import KVPool
+from engine.kv_pool import KVPool, page_bytes
 from engine.layers import AdapterRows, LayerWeights
 from engine.reuse.span_store import SpanStore
 from engine.runner.cuda_graphs import (
+    NO_ADAPTERS,
     NO_SLOT,
-    Arrays,
+    NUM_SPARE_PAGES,
     Capture,
     CUDAGraphs,
     Graphs,
@@ -28,28 +33,27 @@ from engine.runner.cuda_graphs import (
     build_inputs,
     stage_arrays,
 )
-from engine.runner.kv_reuse import KVReuse
-from engine.runner.step_rows import Numbers, PagedRows, StepRows, Verification, build_verifications, verify
-from engine.runner.torch_runner import find_measure_start
-from engine.sampling import Sampler, hide_unlikely, is_near_tie, uniform
+from engine.runner.device_choices import DeviceChoices
+from engine.runner.kv_reuse import KVReuse, build_kv_reuse
+from engine.runner.step_rows import Numbers, PagedRows, StepRows, Verification, build_verifications
+from engine.runner.torch_runner import ModelRunner, TorchRunner, Wait, find_measure_start
+from engine.sampling import Sampler
 from engine.types import GenerationRequest
-from kernels.accept import Draws, TopTokens, accept
-from kernels.op import runs_triton, upload
+from kernels.op import runs_triton
 from kernels.paged_attention import MIN_HEAD_DIM, run_paged_attention
 from kernels.rms_norm import rms_norm
 from kernels.rope_write import Record, rope_write
+from kernels.tuner import use_folder
 
-NO_ADAPTERS = AdapterRows(())
+log = logging.getLogger(__name__)
 
 
 class PagedOps(LayerOps):
     """The operations of a pass whose keys and values are in a pool's pages on the device."""
 
-    def __init__(
-        self, model: Decoder, pool: KVPool, store: SpanStore | None, inputs: InputBatch, adapters: AdapterRows
-    ) -> None:
+    def __init__(self, model: Decoder, pool: KVPool, store: SpanStore | None, inputs: InputBatch) -> None:
         """`store` also takes what the pass computes, in the record slots of its inputs."""
-        super().__init__(model.config, adapters)
+        super().__init__(model.config, inputs.adapters)
         self._pool = pool
         self._store = store
         self._inputs = inputs
@@ -69,66 +73,6 @@ class PagedOps(LayerOps):
         return run_paged_attention(query, keys, values, inputs.batch, config.sliding_window)
 
 
-NO_TOKEN = -1
-"""Stands for the draft's token after its last row."""
-
-
-def verify_on_device(model: Decoder, verifications: Sequence[Verification]) -> None:
-    """As `verify`, with one pass of the LM head and one wait.
-
-    On a card, scoring the rows after a rejection costs less than asking where it is. Requests with log-probabilities,
-    logit bias or a penalty are verified as on a CPU, their logits copied to the host row by row.
-    """
-    plain = [(each, rows) for each in verifications if not each.sampler.needs_rows and (rows := each.next_rows)]
-    if plain:
-        _choose_on_device(model, plain)
-    verify(model, verifications)  # what is left
-
-
-def _choose_on_device(model: Decoder, plain: Sequence[tuple[Verification, range]]) -> None:
-    """Choose for all verifications of one pass from these of its rows, whose tokens are not forced."""
-    hidden = plain[0][0].hidden
-    rows = [row for _, own in plain for row in own]
-    borders = [0, *accumulate(len(own) for _, own in plain)]
-    draft = [token_id for each, own in plain for token_id in (*each.draft[own.start - each.first_row :], NO_TOKEN)]
-    arrays: Arrays = {
-        "rows": np.array(rows, dtype=np.int64),
-        "draft": np.array(draft, dtype=np.int64),
-        "row_starts": np.array(borders, dtype=np.int32),
-    }
-    requests = [each.sampler.request for each, own in plain for _ in own]
-    samples = any(each.temperature > 0.0 for each in requests)
-    if samples:
-        positions = [len(each.output_ids) + row - each.first_row for each, own in plain for row in own]
-        numbers = [uniform(each.seed, at) for each, at in zip(requests, positions, strict=True)]
-        arrays["temperatures"] = np.array([each.temperature for each in requests], dtype=np.float32)
-        arrays["numbers"] = np.array(numbers, dtype=np.float64)
-    staged = stage_arrays(arrays, hidden.device)
-    logits = model.logits(hidden if len(rows) == len(hidden) else hidden.index_select(0, staged["rows"]))
-    draws = Draws(staged["temperatures"], staged["numbers"]) if samples else None
-    for first in range(0, len(logits), LM_HEAD_ROWS) if samples else ():
-        _hide_unlikely_rows(logits[first : first + LM_HEAD_ROWS], requests[first : first + LM_HEAD_ROWS])
-    accepted = accept(logits, staged["draft"], staged["row_starts"], draws).to_host()
-    top = accepted.top_tokens
-    found = TopTokens(accepted.token_ids, top.largest, top.second)
-    ids, largest, ties = found.token_ids.tolist(), top.largest.tolist(), is_near_tie(found, hidden.dtype).tolist()
-    for (each, own), first, count in zip(plain, borders[:-1], accepted.num_accepted.tolist(), strict=True):
-        taken = slice(first, first + min(count + 1, len(own)))
-        each.accept(ids[taken], largest[taken], ties[taken])
-
-
-def _hide_unlikely_rows(logits: Tensor, requests: Sequence[GenerationRequest]) -> None:
-    """Hide what a request's top-k, top-p and min-p leave out, in the rows that have any of them."""
-    filtered = [at for at, each in enumerate(requests) if each.temperature > 0.0 and each.is_filtered]
-    if len(filtered) == len(requests):
-        hide_unlikely(logits, requests)
-    elif filtered:
-        rows = upload(torch.tensor(filtered), logits.device)
-        kept = logits[rows]
-        hide_unlikely(kept, [requests[at] for at in filtered])
-        logits[rows] = kept
-
-
 def can_run_kernels(model: Decoder, config: EngineConfig) -> bool:
     """Return whether `KernelRunner` can run this model; batch-invariant passes and odd head sizes use
     torch operations.
@@ -140,6 +84,8 @@ def can_run_kernels(model: Decoder, config: EngineConfig) -> bool:
 
 class KernelRunner:
     """The `ModelRunner` over a pool with NUM_SPARE_PAGES, on a card or in Triton's interpreter."""
+
+    launches_ahead = True
 
     def __init__(
         self,
@@ -154,7 +100,7 @@ class KernelRunner:
         self._model = model
         self._pool = pool
         self._reuse = reuse
-        self._layout = PoolLayout.from_pool(pool, model.config.sliding_window, store)
+        self._layout = PoolLayout.from_pool(pool, model.config, store)
         self._store = store
         self.graphs: Graphs | None = None
         if capture is None and pool.device.type == "cuda":
@@ -163,15 +109,21 @@ class KernelRunner:
             self.graphs = Graphs(self._forward, self._layout, pool.device, capture, most_graphs)
 
     @torch.inference_mode()
-    def run(self, all_rows: Sequence[StepRows], pages: KVPages) -> list[Verification | None]:
-        """As `ModelRunner.run`."""
+    def launch(self, all_rows: Sequence[StepRows], pages: KVPages) -> Wait:
+        """As `ModelRunner.launch`."""
         sequences = [each.to_paged_rows(pages) for each in all_rows]
         adapters = AdapterRows.from_sequences(
             (each.state.adapter, rows.num_rows) for each, rows in zip(all_rows, sequences, strict=True)
         )
         found = build_verifications(all_rows, self.compute_hidden(sequences, adapters, self._record_slots(all_rows)))
-        verify_on_device(self._model, [each for each in found if each is not None])
-        return found
+        choices = DeviceChoices(self._model, [each for each in found if each is not None])
+
+        @torch.inference_mode()
+        def wait() -> list[Verification | None]:
+            choices.wait()
+            return found
+
+        return wait
 
     @torch.inference_mode()
     def measure(self, num_rows: int) -> None:
@@ -180,7 +132,7 @@ class KernelRunner:
         pages = range(-(-(start + num_rows) // self._pool.page_size))
         rows = PagedRows([0] * num_rows, range(start, start + num_rows), pages)
         hidden, sampler = self.compute_hidden([rows], at_once=True), Sampler(GenerationRequest([0], 1))
-        verify_on_device(self._model, [Verification(hidden, sampler, [], [0] * (num_rows - 1))])
+        DeviceChoices(self._model, [Verification(hidden, sampler, [], [0] * (num_rows - 1))]).wait()
 
     def compute_hidden(
         self,
@@ -192,17 +144,16 @@ class KernelRunner:
     ) -> Tensor:
         """Return the hidden states of all rows, [num_rows, hidden_size], which are valid until the next pass."""
         shape = StepShape.from_sequences(sequences)
-        if self.graphs is not None and not adapters.ranges:
-            graph = self.graphs.find(shape, at_once=at_once)
+        if self.graphs is not None:
+            graph = self.graphs.find(shape, adapters.adapters, at_once=at_once)
             if graph is not None:
-                return graph(sequences, record_slots)
+                return graph(sequences, record_slots, adapters)
         tensors = stage_arrays(build_arrays(sequences, shape, self._layout, record_slots), self._pool.device)
-        return self._forward(build_inputs(tensors, shape, self._layout), adapters)
+        most_keys = max(each.seq_len for each in sequences)
+        return self._forward(replace(build_inputs(tensors, shape, self._layout, most_keys), adapters=adapters))
 
-    def _forward(self, inputs: InputBatch, adapters: AdapterRows = NO_ADAPTERS) -> Tensor:
-        return self._model.run_layers(
-            inputs.token_ids, PagedOps(self._model, self._pool, self._store, inputs, adapters)
-        )
+    def _forward(self, inputs: InputBatch) -> Tensor:
+        return self._model.run_layers(inputs.token_ids, PagedOps(self._model, self._pool, self._store, inputs))
 
     def _record_slots(self, all_rows: Sequence[StepRows]) -> Numbers:
         """Return the span store's slot for each row."""
@@ -212,3 +163,60 @@ class KernelRunner:
         all_slots = np.full(sum(each.num_rows for each in all_rows), NO_SLOT, dtype=np.int64)
         all_slots[kept] = slots
         return all_slots
+
+
+def build_runner(model: Decoder, config: EngineConfig) -> tuple[KVPool, KVReuse | None, ModelRunner]:
+    """Allocate the KV pool and build the KV reuse (if configured) and the model runner over it.
+
+    Raises EngineError if there is no memory for them, ValueError if the pool would hold no page.
+    """
+    device, dtype = model.weights.device, model.weights.kv_dtype
+    by_kernels = can_run_kernels(model, config)
+    if by_kernels and device.type == "cuda" and config.kv_share is not None and config.kv_bytes is None:
+        with use_device(device):
+            config = replace(config, kv_bytes=_choose_kv_bytes(model, config, config.kv_share))
+    num_pages = config.num_pages(page_bytes(model.config, config.page_size, dtype))
+    num_spare = NUM_SPARE_PAGES if by_kernels else 0
+    pool = KVPool(model.config, num_pages, config.page_size, device, dtype, num_spare)
+    reuse = build_kv_reuse(config, model, pool)
+    if not by_kernels:
+        return pool, reuse, TorchRunner(model, pool, reuse)
+    if config.kernels_dir is not None:
+        use_folder(config.kernels_dir)
+        os.environ.setdefault("TRITON_CACHE_DIR", str(config.kernels_dir / "triton"))
+    if device.type == "cuda":  # sums of parts of a product in bfloat16 make near ties of clear choices
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    return pool, reuse, KernelRunner(model, pool, reuse, config.most_graphs)
+
+
+NUM_PASS_RESERVES = 2
+"""Memory of the largest pass that is left beside the KV: for the pass, and for what graphs keep."""
+
+
+def _choose_kv_bytes(model: Decoder, config: EngineConfig, share: float) -> int:
+    """Run the largest pass of the scheduler once, and return the bytes that a card has for KV beside it.
+
+    Raises EngineError if that is less than a page.
+    """
+    num_rows = max(config.scheduler.max_batched_tokens, config.scheduler.max_drafted + 1)
+    num_rows = min(num_rows, config.max_seq_len, model.config.max_positions)
+    device, dtype = model.weights.device, model.weights.kv_dtype
+    pool = KVPool(model.config, -(-num_rows // config.page_size), config.page_size, device, dtype, NUM_SPARE_PAGES)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    KernelRunner(model, pool, None).measure(num_rows)
+    pass_bytes = torch.cuda.max_memory_allocated(device) - before
+    del pool
+    torch.cuda.empty_cache()
+    free_bytes, _ = torch.cuda.mem_get_info(device)
+    kv_bytes = int(share * free_bytes) - NUM_PASS_RESERVES * pass_bytes - config.span_bytes
+    if kv_bytes < page_bytes(model.config, config.page_size, dtype):
+        raise EngineError(
+            f"the card has {free_bytes / 1e9:.1f} GB left beside the weights, and a pass over {num_rows} tokens takes "
+            f"{pass_bytes / 1e9:.1f} GB: there is no memory for KV"
+        )
+    log.info(
+        "the card has %.1f GB left; a pass over %d tokens takes %.2f GB, and KV gets %.1f GB",
+        free_bytes / 1e9, num_rows, pass_bytes / 1e9, kv_bytes / 1e9,
+    )  # fmt: skip
+    return kv_bytes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -18,7 +17,7 @@ from engine.errors import NumericFault
 from engine.kv_cache import KVPages, page_runs
 from engine.kv_pool import KVPool, PoolView, SlotRange
 from engine.request import RequestState
-from engine.sampling import Choice, Sampler, check_largest, is_near_tie
+from engine.sampling import Sampler, check_largest, is_near_tie
 from engine.scheduler import ScheduledSequence
 from engine.scheduler.scheduler import split_evenly
 from engine.speculation.draft_state import choose_lengths
@@ -49,11 +48,6 @@ class Verification:
     def __post_init__(self) -> None:
         self.chosen += self.sampler.get_forced_ids(len(self.output_ids), len(self.draft) + 1)
         self.near_ties += [False] * len(self.chosen)
-
-    @property
-    def choice(self) -> Choice:
-        """The chosen tokens and their log-probabilities."""
-        return Choice(self.chosen, tuple(self.logprobs))
 
     @property
     def next_rows(self) -> range:
@@ -164,6 +158,8 @@ class DraftBudget:
 
     def choose_lengths(self, sequences: Sequence[ScheduledSequence], num_scheduled: int, num_left: int) -> list[int]:
         """Return how many tokens of each sequence's draft to run. Forced tokens are no guess, and go first."""
+        if not sequences:
+            return []
         forced = [self._get_state(each).is_forced for each in sequences]
         lengths = split_evenly(
             [each.num_draftable * is_so for each, is_so in zip(sequences, forced, strict=True)], num_left
@@ -192,11 +188,13 @@ class PagedRows:
     Row r attends to the sequence's keys up to its own position, of these the last `window` if there is one.
     """
 
+    __slots__ = ("pages", "positions", "token_ids")
+
     def __init__(self, token_ids: Sequence[int], positions: Sequence[int], table: Sequence[int]) -> None:
-        """`positions` ascend."""
-        self.token_ids = np.asarray(token_ids, dtype=np.int64)
-        self.positions = np.asarray(positions, dtype=np.int64)
-        self.pages = np.asarray(table, dtype=np.int32)
+        """`positions` ascend. The table is quickest if it is an array of 32-bit integers."""
+        self.token_ids = token_ids
+        self.positions = positions
+        self.pages = table
 
     @property
     def num_rows(self) -> int:
@@ -205,42 +203,40 @@ class PagedRows:
     @property
     def seq_len(self) -> int:
         """Tokens of the sequence up to its last row."""
-        return int(self.positions[-1]) + 1
-
-    def find_slots(self, page_size: int) -> Numbers:
-        """Return the slots of the pool that the rows' keys and values are written to."""
-        return self.pages[self.positions // page_size].astype(np.int64) * page_size + self.positions % page_size
+        return self.positions[-1] + 1
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class StepRows:
-    """One sequence's rows of a step: the first of its pending tokens, or all of them and the first of its draft."""
+    """One sequence's rows of a step: the first of its pending tokens, or all of them and the first of its draft.
+
+    positions: those of the rows: neighbours, except where reused KV of earlier prompts lies between them.
+    """
 
     sequence: ScheduledSequence
     state: RequestState
     num_pending: int
     num_drafted: int
+    positions: list[int]
 
     @classmethod
     def from_schedule(cls, sequence: ScheduledSequence, state: RequestState, num_tokens: int) -> StepRows:
         """Return the rows of a sequence for which the schedule has `num_tokens`."""
         num_pending = min(num_tokens, sequence.num_pending)
-        return cls(sequence, state, num_pending, num_tokens - num_pending)
+        return cls(sequence, state, num_pending, num_tokens - num_pending, sequence.positions(num_tokens))
 
     @property
     def num_rows(self) -> int:
         return self.num_pending + self.num_drafted
 
-    @cached_property
-    def positions(self) -> list[int]:
-        """The rows' positions: neighbours, except where reused KV of earlier prompts lies between them."""
-        return self.sequence.positions(self.num_rows)
-
     @property
     def token_ids(self) -> list[int]:
-        known = self.sequence.token_ids
-        pending = [known[position] for position in self.positions[: self.num_pending]]
-        return pending + self.sequence.draft[: self.num_drafted]
+        known, first = self.sequence.token_ids, self.positions[0]
+        if self.sequence.scattered:
+            pending = [known[position] for position in self.positions[: self.num_pending]]
+        else:
+            pending = known[first : first + self.num_pending]
+        return pending + self.sequence.draft[: self.num_drafted] if self.num_drafted else pending
 
     def list_reads(self, pages: KVPages, window: int | None) -> list[SlotRange]:
         """Return the slots that the rows attend to, including their own."""

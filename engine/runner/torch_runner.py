@@ -29,17 +29,26 @@ CONTEXT = 512
 """Tokens that the rows of a measured pass attend to, about as many as in most edits."""
 
 
+Wait = Callable[[], list[Verification | None]]
+"""Waits for a pass; returns each sequence's choice, None after a prompt chunk that is not the last."""
+
+
 class ModelRunner(Protocol):
     """Runs forward passes over the rows of sequences whose pages are in one pool."""
+
+    @property
+    def launches_ahead(self) -> bool:
+        """Whether `launch` returns before the pass is over."""
+        ...
 
     @property
     def graphs(self) -> Graphs | None:
         """The CUDA graphs that can be captured while no request is pending, if any."""
         ...
 
-    def run(self, all_rows: Sequence[StepRows], pages: KVPages) -> list[Verification | None]:
-        """Run the rows, write their KV and return each sequence's choice; None after a prompt chunk that is not the
-        last.
+    def launch(self, all_rows: Sequence[StepRows], pages: KVPages) -> Wait:
+        """Begin to run the rows and to write their KV. The function that is returned has to be called before the next
+        launch.
         """
         ...
 
@@ -62,20 +71,21 @@ class TorchRunner:
     """The `ModelRunner` that uses `Decoder.forward_batch`."""
 
     graphs: Graphs | None = None
+    launches_ahead = False
 
     def __init__(self, model: Decoder, pool: KVPool, reuse: KVReuse | None) -> None:
         self._model = model
         self._pool = pool
         self._reuse = reuse
 
-    def run(self, all_rows: Sequence[StepRows], pages: KVPages) -> list[Verification | None]:
-        """As `ModelRunner.run`."""
+    def launch(self, all_rows: Sequence[StepRows], pages: KVPages) -> Wait:
+        """As `ModelRunner.launch`; this runs the whole pass."""
         batch, view = build_batch(all_rows, pages, self._pool, self._model.config.sliding_window)
         if self._reuse is not None:
             batch = replace(batch, recorder=self._reuse.build_recorder(all_rows))
         found = build_verifications(all_rows, self._model.forward_batch(batch, view))
         verify(self._model, [each for each in found if each is not None])
-        return found
+        return lambda: found
 
     def measure(self, num_rows: int) -> None:
         """As `ModelRunner.measure`."""

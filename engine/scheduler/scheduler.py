@@ -114,10 +114,14 @@ class Scheduler:
         """
         if self._waiting:
             self._give_back_drafted()
-        self._make_room()
+        decodes, prefills = self._split_running()
+        running = self._running.copy()
+        self._make_room(decodes, prefills)
         self._admit()
-        self._scheduled = {each.id: 1 for each in self._running if each.num_pending == 1}
-        for sequence, share in self._share_prefill():
+        if running != self._running:
+            decodes, prefills = self._split_running()
+        self._scheduled = {each.id: 1 for each in decodes}
+        for sequence, share in self._share_prefill(prefills):
             if num_tokens := min(share, self._count_covered(sequence) - sequence.num_computed):
                 self._scheduled[sequence.id] = num_tokens
         self._schedule_drafts()
@@ -207,16 +211,22 @@ class Scheduler:
         num_in_use = self._pages.num_pages - self._pages.num_available
         assert len(held) == num_in_use, f"{num_in_use} pages are in use, the running sequences have {len(held)}"
 
-    def _make_room(self) -> None:
+    def _split_running(self) -> tuple[list[ScheduledSequence], list[ScheduledSequence]]:
+        """Return the running sequences that decode, and those in prefill."""
+        decodes: list[ScheduledSequence] = []
+        prefills: list[ScheduledSequence] = []
+        for each in self._running:
+            (decodes if each.num_pending == 1 else prefills).append(each)
+        return decodes, prefills
+
+    def _make_room(self, decodes: list[ScheduledSequence], prefills: list[ScheduledSequence]) -> None:
         """Reserve pages for the next tokens of running sequences, before others are admitted."""
-        decodes = [(each, 1) for each in self._running if each.num_pending == 1]
-        for sequence, num_tokens in decodes + self._share_prefill():
+        for sequence, num_tokens in [*((each, 1) for each in decodes), *self._share_prefill(prefills)]:
             if sequence.status is Status.RUNNING:
                 self._secure(sequence, num_tokens)
 
-    def _share_prefill(self) -> list[tuple[ScheduledSequence, int]]:
+    def _share_prefill(self, prefills: list[ScheduledSequence]) -> list[tuple[ScheduledSequence, int]]:
         """Return the tokens of each sequence in prefill, if all of them find pages."""
-        prefills = [each for each in self._running if each.num_pending > 1]
         num_decodes = len(self._running) - len(prefills)
         num_left = self.config.max_batched_tokens - num_decodes
         if num_decodes:
@@ -252,8 +262,10 @@ class Scheduler:
         drafted = [
             each
             for each in self._running
-            if each.num_draftable > 0 and self._scheduled.get(each.id) == each.num_pending
+            if each.draft and each.num_draftable > 0 and self._scheduled.get(each.id) == each.num_pending
         ]
+        if not drafted:
+            return
         num_scheduled = sum(self._scheduled.values())
         num_left = self.config.max_batched_tokens - num_scheduled
         if len(self._running) == 1 and not self._waiting:

@@ -7,8 +7,10 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heapreplace
+from itertools import accumulate, islice
 from math import ceil, log2
+
+import numpy as np
 
 from engine.speculation.acceptance import AcceptanceModel
 from engine.speculation.step_times import StepTimes
@@ -46,33 +48,26 @@ def choose_lengths(
     Example: T(k) = 18 + k ms and a hazard of 0.01 for all tokens: 0.99 ** n * 1.72 ms = 1 ms at n = 54, and no other n
     gives more tokens per second.
     """
-    room = [min(num_left, _count_affordable(guess, num_rows, times)) for guess in guesses]
     share = num_left // max(1, len(guesses))
-    worths = [
-        _iter_gains(guess, num_sequences, min(share, most), times) for guess, most in zip(guesses, room, strict=True)
-    ]
-    heap = [(-first, place) for place, each in enumerate(worths) if room[place] and (first := next(each, 0.0))]
-    heap.sort()
-    prices = times.iter_prices(num_rows)
-    taken: list[int] = []
-    gain = best_gain = 0.0
-    num_best = 0
-    while heap and len(taken) < num_left:
-        worth, place = heap[0]
-        taken.append(place)
-        room[place] -= 1
-        gain -= worth + next(prices)
-        if gain > best_gain:
-            best_gain, num_best = gain, len(taken)
-        following = next(worths[place], 0.0) if room[place] else 0.0
-        if following:
-            heapreplace(heap, (-following, place))
-        else:
-            heappop(heap)
-    counts = [0] * len(guesses)
-    for place in taken[:num_best]:
-        counts[place] += 1
-    return counts
+    seconds: dict[tuple[float, int], float] = {}
+    gains: list[float] = []
+    ranks: list[float] = []  # a token comes after those before it: it counts as the least of them
+    counts: list[int] = []
+    for guess in guesses:
+        most = min(num_left, _count_affordable(guess, num_rows, times))
+        own = list(islice(_iter_gains(guess, num_sequences, min(share, most), times, seconds), most))
+        gains += own
+        ranks += accumulate(own, min)
+        counts.append(len(own))
+    if not gains:
+        return counts
+    order = np.argsort(-np.array(ranks), kind="stable")[:num_left]
+    totals = (np.array(gains)[order] - times.get_prices(num_rows, len(order))).cumsum()
+    best = int(totals.argmax())
+    num_best = best + 1 if totals[best] > 0.0 else 0
+    places = np.repeat(np.arange(len(guesses)), counts)[order[:num_best]]
+    lengths: list[int] = np.bincount(places, minlength=len(guesses)).tolist()
+    return lengths
 
 
 def compute_token_seconds(hazard: float, num_sequences: int, most: int, times: StepTimes) -> float:
@@ -88,14 +83,21 @@ def compute_token_seconds(hazard: float, num_sequences: int, most: int, times: S
     )
 
 
-def _iter_gains(guess: DraftCandidate, num_sequences: int, most: int, times: StepTimes) -> Iterator[float]:
-    """Yield the gain of each token in turn, in seconds, until no token can be worth its row."""
+def _iter_gains(
+    guess: DraftCandidate, num_sequences: int, most: int, times: StepTimes, seconds: dict[tuple[float, int], float]
+) -> Iterator[float]:
+    """Yield the gain of each token in turn, in seconds, until no token can be worth its row.
+
+    seconds: of a token by hazard and `most`, which drafts of one step share.
+    """
     survival, num_behind = 1.0, sum(num_tokens for num_tokens, _ in guess.runs)
     least = times.least_slope / (times(num_sequences) / num_sequences)
     for num_tokens, hazard in guess.runs:
         # What is left of the draft may end the output: then no later pass shares the fixed cost.
         at_once = times(num_sequences * num_behind) / (num_sequences * num_behind)
-        each = max(compute_token_seconds(hazard, num_sequences, most, times), at_once)
+        if (hazard, most) not in seconds:
+            seconds[hazard, most] = compute_token_seconds(hazard, num_sequences, most, times)
+        each = max(seconds[hazard, most], at_once)
         for _ in range(num_tokens):
             survival *= 1.0 - hazard
             if survival < least:
@@ -107,6 +109,8 @@ def _iter_gains(guess: DraftCandidate, num_sequences: int, most: int, times: Ste
 def _count_affordable(guess: DraftCandidate, num_rows: int, times: StepTimes) -> int:
     """Return how many tokens may be tried even if none is accepted."""
     limit = times(num_rows) + guess.most_s
+    if times(num_rows + guess.most) <= limit:
+        return guess.most
     return bisect_right(range(1, guess.most + 1), limit, key=lambda length: times(num_rows + length))
 
 

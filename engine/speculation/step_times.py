@@ -6,7 +6,7 @@ import json
 import math
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernels.atomic_file import replace_file
 
@@ -61,12 +62,10 @@ class StepTimes:
         """Return the seconds of a pass over `num_rows` rows; 0 for none."""
         return self._table[num_rows] if num_rows < NUM_TABLED else _interpolate(self._knots, num_rows)
 
-    def iter_prices(self, num_rows: int) -> Iterator[float]:
-        """Yield what each further row adds to a pass over `num_rows` rows, in seconds."""
-        for early, late in pairwise(self._table[num_rows:]):
-            yield late - early
-        while True:
-            yield self._last_price
+    def get_prices(self, num_rows: int, count: int) -> NDArray[np.float64]:
+        """Return what each of `count` further rows adds to a pass over `num_rows` rows, in seconds."""
+        prices = self._prices[num_rows : num_rows + count]
+        return np.pad(prices, (0, count - len(prices)), constant_values=self._last_price)
 
     @property
     def seconds(self) -> dict[int, float]:
@@ -89,6 +88,7 @@ class StepTimes:
         self._least_slope, self._last_price = min(slopes), slopes[-1]
         tail = _interpolate(self._knots, NUM_TABLED)
         self._table = [0.0, *np.interp(_TABLED, (*KNOTS, NUM_TABLED), (*times, tail)).tolist()]
+        self._prices = np.diff(self._table)
 
 
 def round_to_grid(seconds: Mapping[int, float]) -> dict[int, float]:

@@ -15,17 +15,15 @@ from kernels.op import Shape
 
 @dataclass(frozen=True, slots=True)
 class PagedBatch:
-    (
-        """The queries of several sequences, concatenated, and the pages that hold their keys.
+    """The queries of several sequences, concatenated, and the pages that hold their keys.
 
-    Position j of sequence i is token `j % page_size` of page `page_table[i, j // page_size]`, that is, slot `page *
-    page_size + j % page_size` of the pool. Query row r of a sequence sees its positions [0, key_ends[r]), of these the
-    last `window` if there is one.
+    Position j of sequence i is token `j % page_size` of page `page_table[page_starts[i] + j // page_size]`, that is,
+    slot `page * page_size + j % page_size` of the pool. Query row r of a sequence sees its positions [0, key_ends[r]),
+    of these the last `window` if there is one.
     """
-        ""
-    )
 
-    page_table: Tensor  # int32 [num_seqs, most_pages]; entries after a sequence's last page are never read
+    page_table: Tensor  # int32 [num_entries]; entries after a sequence's last page are not its own
+    page_starts: Tensor  # int32 [num_seqs]: a sequence's first entry
     query_starts: Tensor  # int32 [num_seqs + 1]: the rows of sequence i are [query_starts[i], query_starts[i + 1])
     seq_lens: Tensor  # int32 [num_seqs]: places that hold keys
     key_ends: Tensor  # int32 [num_tokens]
@@ -33,7 +31,7 @@ class PagedBatch:
     max_query_len: int
     """The largest number of rows of a sequence; the host knows it without asking the device."""
     max_seq_len: int
-    """The largest number of positions of a sequence."""
+    """The largest number of positions of a sequence, or a bound of it."""
 
     @property
     def num_seqs(self) -> int:
@@ -115,10 +113,10 @@ def make_batch(shape: Shape, device: torch.device, generator: torch.Generator) -
     num_pages = [-(-one.seq_len // page_size) for one in each]
     total = sum(num_pages) + SPARE_PAGES
     pages = torch.randperm(total, device=device, generator=generator).to(torch.int32)
-    table = pages[-1].repeat(len(each), max(num_pages))
-    slots, first = [], 0
-    for row, one, count in zip(table, each, num_pages, strict=True):
-        row[:count] = own = pages[first : first + count]
+    table, slots, first = [], [], 0
+    for one, count in zip(each, num_pages, strict=True):
+        own = pages[first : first + count]
+        table += [own, pages[-1:]]  # an entry between two sequences, of a page that is NaN
         first += count
         places = own.to(torch.int64)[:, None] * page_size + torch.arange(page_size, device=device)
         slots.append(places.flatten()[: one.seq_len])
@@ -128,7 +126,8 @@ def make_batch(shape: Shape, device: torch.device, generator: torch.Generator) -
 
     num_rows = [len(one.key_ends) for one in each]
     batch = PagedBatch(
-        page_table=table,
+        page_table=torch.cat(table),
+        page_starts=ints([0, *accumulate(count + 1 for count in num_pages[:-1])]),
         query_starts=ints([0, *accumulate(num_rows)]),
         seq_lens=ints([one.seq_len for one in each]),
         key_ends=ints([end for one in each for end in one.key_ends]),
@@ -162,7 +161,7 @@ def naive_paged_attention(
 def get_slots(batch: PagedBatch, index: int, seq_len: int) -> Tensor:
     """Return the pool slots of a sequence's first `seq_len` positions: int64 [seq_len]."""
     places = torch.arange(seq_len, device=batch.page_table.device)
-    pages = batch.page_table[index].to(torch.int64)[places // batch.page_size]
+    pages = batch.page_table[batch.page_starts[index] + places // batch.page_size].to(torch.int64)
     return pages * batch.page_size + places % batch.page_size
 
 

@@ -2,10 +2,10 @@
 merged.
 
 A block is ROWS query heads of one KV head. The flat index `token * GROUP + head` is cut, so a group whose size is no
-power of two wastes only the end of a sequence. All rows share each load of keys and values. Chunks are cut at multiples
-of their length, and tiles at multiples of KEYS, whatever else is in the batch, so a row's sums are bit for bit those
-that it has alone (the idea: He and Thinking Machines Lab 2025, Defeating nondeterminism in LLM inference). A tile that
-a row does not see adds zeros to it.
+power of two wastes only the end of a sequence. All rows share each load of keys and values. The length of a chunk
+follows from that of the sequence, chunks are cut at multiples of it, and tiles at multiples of KEYS, whatever else is
+in the batch, so a row's sums are bit for bit those that it has alone (the idea: He and Thinking Machines Lab 2025,
+Defeating nondeterminism in LLM inference). A tile that a row does not see adds zeros to it.
 
 Scores are multiplied by log2(e), so the softmax is `exp2` of one fused multiply-add. The merge is that of FlashDecoding
 (Dao and others 2023).
@@ -94,10 +94,10 @@ def _attend_tiles(
     return page, top, total, sums
 
 
-@triton.jit(do_not_specialize=["num_seqs", "num_tokens", "page_stride", "num_places", "chunk"])
+@triton.jit(do_not_specialize=["num_seqs", "num_tokens", "least_chunk"])
 def attention_kernel(
-    out, levels, query, keys, values, page_table, query_starts, key_ends,
-    num_seqs, num_tokens, page_stride, num_places, chunk, scale,
+    out, levels, query, keys, values, page_table, page_starts, query_starts, seq_lens, key_ends,
+    num_seqs, num_tokens, least_chunk, scale,
     query_stride, query_head_stride,
     SLOT_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, WINDOW: tl.constexpr,
@@ -106,7 +106,8 @@ def attention_kernel(
 ):  # fmt: skip
     """Attend from one block to one chunk of its keys; the grid is [blocks, KV heads, chunks].
 
-    If keys are not cut, `out` [num_tokens, num_heads, head_dim] is the result. Otherwise `out` is a float32 partial
+    A sequence has as many chunks as the grid, or fewer: their length is a multiple of `least_chunk`. If keys are not
+    cut, `out` [num_tokens, num_heads, head_dim] is the result. Otherwise `out` is a float32 partial
     result for every chunk, [num_chunks, ...], and `levels` [num_chunks, num_tokens, num_heads] is log2 of the sum that
     it was divided by: -inf if a row sees nothing of a chunk, whose partial result is then NaN or not written. WINDOW
     is 0 if unused. With ONE_BLOCK no sequence has more than one block. Loads come before everything that
@@ -122,8 +123,12 @@ def attention_kernel(
         block = program
     else:
         seq, block = _find_block(program, query_starts, num_seqs, GROUP, ROWS, LANES)
-    pages = page_table + seq.to(tl.int64) * page_stride
-    begin = tl.program_id(2) * chunk if IS_CUT else 0
+    pages = page_table + tl.load(page_starts + seq)
+    num_places = tl.load(seq_lens + seq)
+    begin = 0
+    if IS_CUT:
+        chunk = tl.cdiv(num_places, least_chunk * tl.num_programs(2)) * least_chunk
+        begin = tl.program_id(2) * chunk
     if not WINDOW:
         page = _load_pages(begin, pages, num_places, PAGE_SIZE, KEYS)
     start = tl.load(query_starts + seq)
@@ -199,18 +204,21 @@ def attention_kernel(
 
 
 @triton.jit(do_not_specialize=["num_chunks", "num_rows"])
-def merge_chunks_kernel(out, shares, levels, num_chunks, num_rows, HEAD_DIM: tl.constexpr, CHUNKS: tl.constexpr):
+def merge_chunks_kernel(
+    out, shares, levels, num_chunks, num_rows, WINDOW: tl.constexpr, HEAD_DIM: tl.constexpr, CHUNKS: tl.constexpr
+):
     """Merge the chunks of one query head by the weights in `levels`; the grid is [num_rows].
 
     `out` is [num_rows, head_dim]; `shares` and `levels` are the outputs of `attention_kernel`. Chunks that a row does
-    not see are not read.
+    not see are not read; without a window, none comes after one that it does not see.
     """
     row = tl.program_id(0).to(tl.int64)
     dims = tl.arange(0, HEAD_DIM)
     top = float("-inf")
     total = 0.0
     sums = tl.zeros([HEAD_DIM], tl.float32)
-    for first in range(0, num_chunks, CHUNKS):
+    first = 0
+    while first < num_chunks:
         chunks = first + tl.arange(0, CHUNKS)
         at = chunks.to(tl.int64) * num_rows + row
         level = tl.load(levels + at, mask=chunks < num_chunks, other=float("-inf"))
@@ -223,5 +231,8 @@ def merge_chunks_kernel(out, shares, levels, num_chunks, num_rows, HEAD_DIM: tl.
         total = total * fading + tl.sum(weights, axis=0)
         sums = sums * fading + tl.sum(weights[:, None] * share, axis=0)
         top = highest
+        first += CHUNKS
+        if not WINDOW:
+            num_chunks = tl.where(tl.min(sees.to(tl.int32), axis=0) == 0, 0, num_chunks)
     attended = sums / tl.where(total != 0, total, float("nan"))
     tl.store(out + row * HEAD_DIM + dims, attended.to(out.dtype.element_ty))

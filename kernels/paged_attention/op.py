@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from kernels.op import Cost, Inputs, Shape, Variant, is_interpreting, runs_triton
+from kernels.op import Cost, Inputs, Shape, Variant, count_processors, is_interpreting, runs_triton
 from kernels.paged_attention import variants
 from kernels.paged_attention.batch import PagedBatch, make_baselines, make_batch, make_layouts, naive_paged_attention
 from kernels.paged_attention.variants import fit_to_card
@@ -43,8 +43,9 @@ def run_paged_attention(
 def get_shape(query: Tensor, pool_keys: Tensor, batch: PagedBatch, window: int | None) -> Shape:
     """Return the shape of a batch, without asking the device."""
     num_kv_heads, head_dim = pool_keys.shape[1:]
-    return {
+    shape = {
         "num_seqs": batch.num_seqs,
+        "num_tokens": len(query),
         "num_rows": batch.max_query_len,
         "num_keys": batch.max_seq_len,
         "num_kv_heads": num_kv_heads,
@@ -53,6 +54,7 @@ def get_shape(query: Tensor, pool_keys: Tensor, batch: PagedBatch, window: int |
         "page_size": batch.page_size,
         "window": window or 0,
     }
+    return shape | {"processors": count_processors(query.device)} if query.is_cuda else shape
 
 
 def _check_tensors(query: Tensor, pool_keys: Tensor, pool_values: Tensor) -> None:
@@ -76,14 +78,14 @@ def _check_tensors(query: Tensor, pool_keys: Tensor, pool_values: Tensor) -> Non
 
 def _check_batch(query: Tensor, batch: PagedBatch, window: int | None) -> None:
     num_tokens, num_seqs = len(query), batch.num_seqs
-    if batch.query_starts.shape != (num_seqs + 1,) or batch.page_table.shape[:1] != (num_seqs,):
+    if batch.query_starts.shape != (num_seqs + 1,) or batch.page_starts.shape != (num_seqs,):
         raise ValueError(
-            f"of {num_seqs} sequences, query_starts is [{num_seqs + 1}] and page_table [{num_seqs}, most_pages], not "
-            f"{list(batch.query_starts.shape)} and {list(batch.page_table.shape)}"
+            f"of {num_seqs} sequences, query_starts is [{num_seqs + 1}] and page_starts [{num_seqs}], not "
+            f"{list(batch.query_starts.shape)} and {list(batch.page_starts.shape)}"
         )
     if batch.key_ends.shape != (num_tokens,):
         raise ValueError(f"{num_tokens} rows need as many key_ends, not {list(batch.key_ends.shape)}")
-    if batch.page_table.dim() != 2 or batch.page_table.shape[1] * batch.page_size < batch.max_seq_len:
+    if batch.page_table.dim() != 1 or len(batch.page_table) * batch.page_size < batch.max_seq_len:
         raise ValueError(
             f"max_seq_len is {batch.max_seq_len}, and page_table {list(batch.page_table.shape)} has pages of "
             f"{batch.page_size} slots"
@@ -101,7 +103,7 @@ def _check_kernel_layout(query: Tensor, pool_keys: Tensor, pool_values: Tensor, 
         raise ValueError(f"head_dim must be a power of two, at least {MIN_HEAD_DIM}, not {head_dim}")
     if query.stride(2) != 1 or pool_keys.stride(2) != 1 or pool_keys.stride() != pool_values.stride():
         raise ValueError("heads must be contiguous, and keys and values have the same strides")
-    for name in ("page_table", "query_starts", "seq_lens", "key_ends"):
+    for name in ("page_table", "page_starts", "query_starts", "seq_lens", "key_ends"):
         tensor = getattr(batch, name)
         if tensor.dtype != torch.int32 or tensor.device != query.device:
             raise ValueError(f"{name} is torch.int32 on {query.device}, not {tensor.dtype} on {tensor.device}")
@@ -152,12 +154,12 @@ def launch(
         pool_keys,
         pool_values,
         batch.page_table,
+        batch.page_starts,
         batch.query_starts,
+        batch.seq_lens,
         batch.key_ends,
         batch.num_seqs,
         num_tokens,
-        batch.page_table.stride(0),
-        batch.page_table.shape[1] * batch.page_size,
         variant["chunk"],
         LOG2_E / head_dim**0.5,
         query.stride(0),
@@ -186,6 +188,7 @@ def launch(
             levels,
             num_chunks,
             num_rows,
+            WINDOW=bool(window),
             HEAD_DIM=head_dim,
             CHUNKS=CHUNKS_AT_ONCE,
             num_warps=4,
@@ -195,8 +198,8 @@ def launch(
 
 
 def count_chunks(num_keys: int, variant: Variant) -> int:
-    """Return the number of chunks into which a kernel with these constants cuts the keys."""
-    return -(-num_keys // variant["chunk"]) if variant["chunk"] else 1
+    """Return the most chunks into which a kernel with these constants cuts the keys of a sequence."""
+    return min(variant["splits"], -(-num_keys // variant["chunk"]))
 
 
 @cache
@@ -305,7 +308,7 @@ class PagedAttention:
         head_dim, num_kv_heads = shape["head_dim"], shape["num_kv_heads"]
         num_heads = num_kv_heads * shape["group"]
         moved = 2 * num_kv_heads * sum(one.num_keys for one in each) + 2 * num_heads * num_rows
-        ints = num_rows + 2 * len(each) + 1 + sum(one.num_pages(page_size) for one in each)
+        ints = num_rows + 3 * len(each) + 1 + sum(one.num_pages(page_size) for one in each)
         num_bytes = moved * head_dim * dtype.itemsize + ints * INT_BYTES
         return Cost(num_bytes, 4 * num_heads * head_dim * sum(one.num_visible_pairs for one in each))
 

@@ -1,7 +1,8 @@
 """Constants of the kernel of paged attention, and which of them suit a shape.
 
-`rows`: query heads of a block. `keys`: positions of a tile. `chunk`: the most positions that one program attends to, or
-0 for all.
+`rows`: query heads of a block. `keys`: positions of a tile. `splits`: the most chunks of a sequence's keys, each for a
+program of its own. `chunk`: the fewest positions of one; a sequence that is longer than so many such chunks has chunks
+of a multiple.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from kernels.op import Shape, Variant
 SPACE: Mapping[str, Sequence[int]] = {
     "rows": (16, 32, 64, 128),
     "keys": (32, 64, 128),
-    "chunk": (0, *(1 << power for power in range(7, 16))),
+    "splits": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128),
+    "chunk": (256,),
     "num_warps": (2, 4, 8),
     "num_stages": (2, 3, 4),
 }
@@ -42,15 +44,13 @@ MIN_SCORES = 256
 NUM_PROCESSORS = 132
 """Multiprocessors of an H100 or H200. A program of 128 rows has one to itself; two smaller ones share one."""
 
-LONG_CONTEXT = 8192
-"""The most positions that a program of few rows attends to: one long sequence would keep many short ones waiting."""
+LONG_CHUNK = 8192
+"""The most positions that a program attends to, if there is memory: one long sequence would keep many short ones
+waiting."""
 
-FEW_ROWS = 128
-
-CHUNKS = tuple(part << power for power in range(7, 16) for part in (2, 3))
-"""The chunk lengths that the default chooses from. With the smallest, the float32 partial result of 128 rows is as
-large as the keys and values that it is computed from.
-"""
+SHORT_CHUNK = 256
+"""The fewest positions of a chunk: the float32 partial result of 128 rows is as large as the keys and values that it is
+computed from."""
 
 ROW_BORDERS = (1, 4, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 KEY_BORDERS = (1024,)
@@ -60,11 +60,13 @@ SEQ_BORDERS = (1,)
 
 def is_valid(variant: Variant, shape: Shape) -> bool:
     """Return whether a kernel with these constants can run a shape, and is not merely more wasteful than another."""
-    rows, keys, chunk, head_dim = variant["rows"], variant["keys"], variant["chunk"], shape["head_dim"]
+    rows, keys, splits, head_dim = variant["rows"], variant["keys"], variant["splits"], shape["head_dim"]
     if rows > _choose_block(shape["num_rows"] * shape["group"]):
         return False
-    if chunk and (
-        chunk % keys or chunk >= shape["num_keys"] or _count_partial_bytes(variant, shape) > MAX_PARTIAL_BYTES
+    if splits > 1 and (
+        variant["chunk"] % keys
+        or variant["chunk"] * (splits - 1) >= shape["num_keys"]
+        or splits > _count_most_partials(shape, _count_tokens(shape))
     ):
         return False
     if rows * head_dim > MAX_SUMS * 32 * variant["num_warps"] or rows * keys < MIN_SCORES * variant["num_warps"]:
@@ -73,25 +75,33 @@ def is_valid(variant: Variant, shape: Shape) -> bool:
 
 
 def default(shape: Shape) -> Variant:
-    """Return the largest block that a sequence fills, and a chunk length that gives every multiprocessor work.
+    """Return the largest block that a sequence fills, and so many chunks that every multiprocessor has work and no
+    program attends to more than LONG_CHUNK keys.
 
-    The result is the same for a whole class of shapes, so a row's result depends on its batch only by the class.
+    The result is the same for a whole class of shapes, so a row's result depends on its batch only by the class. The
+    number of keys is that of the longest sequence, or the most that a captured pass may have. If that asks for more
+    chunks than the multiprocessors do, chunks are longer, so that short sequences are not cut into as many.
     """
     num_rows, num_keys = (
         _get_class_limit(shape["num_rows"], ROW_BORDERS),
         _get_class_limit(shape["num_keys"], KEY_BORDERS),
     )
+    num_seqs = _get_class_limit(shape["num_seqs"], SEQ_BORDERS)
+    num_tokens = num_seqs if num_rows == 1 else _get_class_limit(_count_tokens(shape), ROW_BORDERS)
     rows = _choose_block(num_rows * shape["group"])
     if shape["head_dim"] > 128:
         rows = min(rows, 64)
-    num_blocks = -(-num_rows * shape["group"] // rows) * _get_class_limit(shape["num_seqs"], SEQ_BORDERS)
-    at_once = NUM_PROCESSORS if rows * shape["head_dim"] > 64 * 128 else 2 * NUM_PROCESSORS
-    chunk = _choose_chunk(num_keys, max(1, at_once // (num_blocks * shape["num_kv_heads"])))
-    if num_rows <= FEW_ROWS and num_keys > LONG_CONTEXT:
-        chunk = min(chunk or LONG_CONTEXT, LONG_CONTEXT)
+    num_blocks = min(-(-num_rows * shape["group"] // rows) * num_seqs, num_tokens * shape["group"] // rows + num_seqs)
+    processors = shape.get("processors", NUM_PROCESSORS)
+    at_once = processors if rows * shape["head_dim"] > 64 * 128 else 2 * processors
+    most = max(1, at_once // (num_blocks * shape["num_kv_heads"]))
+    num_long = -(-num_keys // LONG_CHUNK)
+    chunk = min(LONG_CHUNK, SHORT_CHUNK * -(-num_long // most))
+    splits = min(max(most, num_long), -(-num_keys // chunk), _count_most_partials(shape, num_tokens))
     return {
         "rows": rows,
         "keys": 32 if shape["head_dim"] > 128 else 64,
+        "splits": max(1, splits),
         "chunk": chunk,
         "num_warps": 8 if rows * shape["head_dim"] > 64 * 128 else 4,
         "num_stages": 3,
@@ -99,7 +109,9 @@ def default(shape: Shape) -> Variant:
 
 
 def shape_class(shape: Shape) -> str:
-    """Name the shapes that share a winner: the model's heads, and the approximate numbers of rows and keys."""
+    """Name the shapes that share a winner: the model's heads, and the approximate numbers of rows and keys. "rows" are
+    those of the sequence that has most; "tokens" those of all, where there are several.
+    """
     parts = {
         "head_dim": shape["head_dim"],
         "kv_heads": shape["num_kv_heads"],
@@ -109,6 +121,8 @@ def shape_class(shape: Shape) -> str:
         "rows": _name_class(shape["num_rows"], ROW_BORDERS),
         "keys": _name_class(shape["num_keys"], KEY_BORDERS),
     }
+    if shape["num_seqs"] > 1 and shape["num_rows"] > 1:
+        parts["tokens"] = _name_class(_count_tokens(shape), ROW_BORDERS)
     return " ".join([*(f"{name}={value}" for name, value in parts.items()), *(["window"] if shape["window"] else [])])
 
 
@@ -142,17 +156,15 @@ def count_shared_bytes(variant: Variant, head_dim: int, dtype: torch.dtype, on_h
     return numbers * dtype.itemsize + EXTRA_SHARED_BYTES
 
 
-def _choose_chunk(num_keys: int, most: int) -> int:
-    """Return the smallest chunk length that gives at most `most` chunks; 0 if one chunk is enough."""
-    enough = (chunk for chunk in CHUNKS if -(-num_keys // chunk) <= most)
-    chunk = next(enough, 0)
-    return chunk if chunk < num_keys else 0
+def _count_tokens(shape: Shape) -> int:
+    """Return the rows of all sequences."""
+    return shape.get("num_tokens", shape["num_seqs"] * shape["num_rows"])
 
 
-def _count_partial_bytes(variant: Variant, shape: Shape) -> int:
-    num_chunks = -(-shape["num_keys"] // variant["chunk"])
+def _count_most_partials(shape: Shape, num_tokens: int) -> int:
+    """Return how many partial results of each row there is memory for."""
     num_heads = shape["num_kv_heads"] * shape["group"]
-    return num_chunks * shape["num_seqs"] * shape["num_rows"] * num_heads * shape["head_dim"] * 4
+    return MAX_PARTIAL_BYTES // (num_tokens * num_heads * shape["head_dim"] * 4)
 
 
 def _choose_block(num_rows: int) -> int:

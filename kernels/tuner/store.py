@@ -12,6 +12,7 @@ import logging
 import re
 import shutil
 import subprocess
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -21,6 +22,7 @@ from typing import Any
 
 import platformdirs
 import torch
+from cachetools import LRUCache
 from filelock import FileLock
 
 from kernels.atomic_file import replace_file
@@ -341,15 +343,26 @@ def use_folder(folder: Path | None) -> None:
     global _folder
     _folder = folder
     _load_winners.cache_clear()
+    _chosen.clear()
 
 
 _folder: Path | None = None
 
 
 def get_variant(op: Op, shape: Shape, device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Variant:
-    """Return the variant with which a wrapper launches its kernel."""
-    winners = _load_winners(device)
-    return op.default(shape) if winners is None else winners.get_variant(op, shape, dtype)
+    """Return the variant with which a wrapper launches its kernel. It is chosen once for each shape."""
+    key = op.name, tuple(shape.items()), device, dtype
+    with _lock:
+        found = _chosen.get(key)
+        if found is None:
+            winners = _load_winners(device)
+            found = op.default(shape) if winners is None else winners.get_variant(op, shape, dtype)
+            _chosen[key] = found
+        return found
+
+
+_chosen: LRUCache[tuple[str, tuple[tuple[str, int], ...], torch.device, torch.dtype], Variant] = LRUCache(4096)
+_lock = threading.Lock()
 
 
 @cache

@@ -214,7 +214,7 @@ def test_an_output_that_is_not_the_recorded_one_has_no_speed(monkeypatch: pytest
     decoder, own, pieces = small(monkeypatch)
     monkeypatch.setattr(measuring, "CONTEXTS", ())
     monkeypatch.setattr(measuring, "_measure_passes", lambda *_: None)
-    monkeypatch.setattr(ScriptedDecoder, "begin_pass", lambda self, num_written: None)  # it loses its place
+    monkeypatch.setattr(ScriptedDecoder, "count_by", lambda self, count: None)  # it loses its place
     found = measure(decoder, own[1:], pieces, 1, 0)
     assert found.copied == []
     assert "is not what was recorded: no speed is shown" in found.faults[0]

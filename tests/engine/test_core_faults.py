@@ -80,7 +80,7 @@ def test_a_pass_that_raises_on_a_lost_card_is_not_tried_again(monkeypatch: pytes
     core = make_core()
     for number in range(3):
         core.add(GenerationRequest(prompt=[*PROMPT, number], max_new_tokens=4))
-    monkeypatch.setattr(core._runner, "run", lambda *_: 1 // 0)
+    monkeypatch.setattr(core._runner, "launch", lambda *_: 1 // 0)
     monkeypatch.setattr("engine.core.check_device", lost)
     with pytest.raises(DeviceLost):
         core.step()

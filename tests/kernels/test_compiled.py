@@ -23,7 +23,7 @@ SHARED_BYTES = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024}
 """What a block may take, by compute capability: A100, L4 and RTX 4090, H100 and H200."""
 
 TYPES = {"levels": "*fp32", "scale": "fp32"}
-PLAIN = {"num_seqs", "num_tokens", "page_stride", "num_places", "chunk", "num_chunks", "num_rows"}
+PLAIN = {"num_seqs", "num_tokens", "least_chunk", "num_chunks", "num_rows"}
 """Numbers that are not known to be multiples of 16."""
 
 
@@ -65,16 +65,16 @@ def attend(shape: Shape, variant: Variant, capability: int, dtype: str = "bf16")
         "WINDOW": shape["window"],
         "ROWS": variant["rows"],
         "KEYS": variant["keys"],
-        "IS_CUT": bool(variant["chunk"]),
+        "IS_CUT": variant["splits"] > 1,
         "ONE_BLOCK": shape["num_rows"] == 1,
         "ONE_SEQ": False,
         "LANES": SEQS_AT_ONCE,
     }
-    constants |= {} if variant["chunk"] else {"levels": None}
+    constants |= {} if variant["splits"] > 1 else {"levels": None}
     types = dict.fromkeys(("query", "keys", "values"), f"*{dtype}") | {
-        "out": "*fp32" if variant["chunk"] else f"*{dtype}"
+        "out": "*fp32" if variant["splits"] > 1 else f"*{dtype}"
     }
-    types |= dict.fromkeys(("page_table", "query_starts", "key_ends"), "*i32")
+    types |= dict.fromkeys(("page_table", "page_starts", "query_starts", "seq_lens", "key_ends"), "*i32")
     stages = {name: variant[name] for name in ("num_warps", "num_stages")}
     return compiled(kernel, constants, types, capability, enable_fp_fusion=True, **stages)
 
@@ -129,7 +129,7 @@ def test_float32_fits(capability: int) -> None:
 def test_the_merge_fits(head_dim: int) -> None:
     from kernels.paged_attention.kernel import merge_chunks_kernel
 
-    constants = {"HEAD_DIM": head_dim, "CHUNKS": CHUNKS_AT_ONCE}
+    constants = {"WINDOW": False, "HEAD_DIM": head_dim, "CHUNKS": CHUNKS_AT_ONCE}
     types = {"out": "*bf16", "shares": "*fp32", "levels": "*fp32"}
     assert compiled(merge_chunks_kernel, constants, types, 80, enable_fp_fusion=True).shared_bytes <= 48 * 1024
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import accumulate, pairwise, product
 from typing import Any
 
 import pytest
@@ -25,8 +25,10 @@ from kernels.paged_attention.batch import Layout, get_slots, make_layouts, naive
 from kernels.paged_attention.op import CHUNKS_AT_ONCE, OP
 from tests.kernels.devices import CPU, CUDA, INTERPRETED, ON_CARD, ON_EACH, set_sync_mode
 
-TINY: dict[str, int] = {"rows": 16, "keys": 16, "chunk": 0, "num_warps": 4, "num_stages": 2}
-CUT: dict[str, int] = TINY | {"chunk": 32}
+TINY: dict[str, int] = {"rows": 16, "keys": 16, "splits": 1, "chunk": 32, "num_warps": 4, "num_stages": 2}
+CUT: dict[str, int] = TINY | {"splits": 64}
+HALVED: dict[str, int] = TINY | {"splits": 2}
+"""Its chunks grow with the sequence."""
 ONE: dict[str, int] = {
     "num_seqs": 1,
     "num_rows": 3,
@@ -68,7 +70,8 @@ def by_loop(query: Tensor, pool_keys: Tensor, pool_values: Tensor, batch: PagedB
     for seq in range(batch.num_seqs):
         for row in range(int(batch.query_starts[seq]), int(batch.query_starts[seq + 1])):
             pages = [divmod(place, batch.page_size) for place in places_seen(batch, row, window)]
-            slots = [int(batch.page_table[seq, page]) * batch.page_size + slot for page, slot in pages]
+            own = batch.page_table[int(batch.page_starts[seq]) :]
+            slots = [int(own[page]) * batch.page_size + slot for page, slot in pages]
             for head in range(query.shape[1] if slots else 0):
                 keys, values = (pool[slots, head // group].double() for pool in (pool_keys, pool_values))
                 scores = [float(query[row, head].double() @ key) / math.sqrt(query.shape[2]) for key in keys]
@@ -111,7 +114,7 @@ def test_the_cost_counts_what_rows_see(shape: Shape) -> None:
     cost = OP.cost(shape, torch.float16)
     assert cost.num_flops == 4 * shape["group"] * head_numbers * num_pairs
     of_floats = 2 * (2 * head_numbers * num_keys + 2 * inputs["query"].numel())
-    others = (batch.query_starts, batch.seq_lens, batch.key_ends)
+    others = (batch.query_starts, batch.page_starts, batch.seq_lens, batch.key_ends)
     assert cost.num_bytes == of_floats + 4 * num_pages + sum(each.nbytes for each in others)
 
 
@@ -131,12 +134,40 @@ def test_defaults_are_sane(at: int) -> None:
 def test_a_class_of_shapes_has_one_default(num_rows: int, num_keys: int, num_seqs: int, data: st.DataObject) -> None:
     """What a row finds depends on its batch by the class alone."""
     shape = {**OP.benchmark_shapes[0], "num_rows": num_rows, "num_keys": num_keys, "num_seqs": num_seqs}
+    shape["num_tokens"] = data.draw(st.integers(num_rows + num_seqs - 1, num_rows * num_seqs))
     other = dict(shape)
     for name, largest in {"num_rows": 1500, "num_keys": 200_000, "num_seqs": 100}.items():
         other[name] = data.draw(st.integers(1, largest))
-        if OP.shape_class(other) != OP.shape_class(shape):
+        least = other["num_rows"] + other["num_seqs"] - 1
+        fits = least <= other["num_tokens"] <= other["num_rows"] * other["num_seqs"]
+        if not fits or OP.shape_class(other) != OP.shape_class(shape):
             other[name] = shape[name]
     assert OP.default(other) == OP.default(shape)
+
+
+BIG = {"num_kv_heads": 2, "group": 6, "head_dim": 128, "page_size": 32, "window": 0}
+
+
+def test_short_drafts_of_many_users_are_cut_as_their_own_rows_ask() -> None:
+    """Not as those of one prompt of so many rows."""
+    shape = BIG | {"num_seqs": 16, "num_rows": 4, "num_tokens": 64, "num_keys": 8192}
+    assert OP.default(shape) == {"rows": 32, "keys": 64, "splits": 8, "chunk": 256, "num_warps": 4, "num_stages": 3}
+    assert OP.default(shape | {"num_rows": 16, "num_tokens": 256, "num_keys": 32768})["splits"] == 4
+
+
+@pytest.mark.parametrize(("num_rows", "num_seqs"), [(1, 1), (64, 1), (512, 2), (1024, 64), (4096, 1)])
+def test_no_program_walks_a_long_context_alone(num_rows: int, num_seqs: int) -> None:
+    """However many rows are beside it."""
+    tokens = num_rows + num_seqs - 1
+    shape = BIG | {"num_seqs": num_seqs, "num_rows": num_rows, "num_tokens": tokens, "num_keys": 131072}
+    variant = OP.default(shape)
+    assert OP.is_valid(variant, shape)
+    assert -(-131072 // variant["splits"]) <= variants.LONG_CHUNK
+
+
+def test_partial_results_take_no_more_memory_than_they_may() -> None:
+    shape = BIG | {"num_kv_heads": 4, "group": 7, "num_seqs": 1, "num_rows": 4096, "num_keys": 131072}
+    assert OP.default(shape)["splits"] == variants.MAX_PARTIAL_BYTES // (4096 * 28 * 128 * 4)
 
 
 def test_classes_are_told_apart_by_their_ends() -> None:
@@ -176,7 +207,8 @@ BROKEN: dict[str, dict[str, Any]] = {
 BROKEN_BATCHES: dict[str, dict[str, Any]] = {
     "query_starts is": {"query_starts": torch.zeros(3, dtype=torch.int32)},
     "as many key_ends": {"key_ends": torch.zeros(2, dtype=torch.int32)},
-    "max_seq_len is 41": {"max_seq_len": 41},
+    "page_starts": {"page_starts": torch.zeros(2, dtype=torch.int32)},
+    "max_seq_len is 49": {"max_seq_len": 49},
 }
 
 
@@ -238,7 +270,19 @@ def test_sights(sight: dict[str, int], device: torch.device) -> None:
 def test_lengths_at_borders_of_tiles_pages_and_chunks(num_keys: int, device: torch.device) -> None:
     for num_rows in {1, min(num_keys, 16), min(num_keys, 17)}:
         shape = ONE | {"num_rows": num_rows, "num_keys": num_keys, "group": 1, "page_size": 16}
-        parity.assert_equal(OP, shape, torch.float32, device, CUT)
+        for variant in (CUT, HALVED):
+            parity.assert_equal(OP, shape, torch.float32, device, variant)
+
+
+@on_both
+@pytest.mark.parametrize("window", [0, 13])
+@pytest.mark.parametrize("variant", [CUT, HALVED], ids=["cut", "halved"])
+def test_a_bound_of_the_longest_sequence_changes_nothing(variant: Variant, window: int, device: torch.device) -> None:
+    """A captured pass knows no length: most of its chunks are empty."""
+    inputs = inputs_of(ONE | {"num_rows": 4, "num_keys": 150, "window": window}, torch.float32, device)
+    table = torch.cat([inputs["batch"].page_table, inputs["batch"].page_table.new_zeros(2000)])
+    batch = replace(inputs["batch"], page_table=table, max_seq_len=16 * len(table) // 2)
+    assert torch.equal(OP.run(inputs | {"batch": batch}, variant)[0], OP.run(inputs, variant)[0])
 
 
 @on_both
@@ -247,7 +291,7 @@ def test_what_lies_before_all_windows_is_not_read(variant: Variant, device: torc
     """Pages there are freed, and hold what others write to them."""
     inputs = inputs_of(ONE | {"num_rows": 5, "num_keys": 70, "window": 9, "page_size": 4}, torch.float32, device)
     expected = OP.run(inputs, variant)[0]
-    (freed,) = inputs["batch"].page_table[:, : (70 - 5 - 9 + 1) // 4].long()
+    freed = inputs["batch"].page_table[: (70 - 5 - 9 + 1) // 4].long()
     for pool in (inputs["pool_keys"], inputs["pool_values"]):
         pool.view(-1, 4, *pool.shape[1:])[freed] = torch.nan
     assert torch.equal(OP.run(inputs, variant)[0], expected)
@@ -267,7 +311,7 @@ def test_a_row_that_sees_what_is_no_number_is_none(variant: Variant, device: tor
 @on_both
 def test_more_chunks_than_the_merge_takes_at_once(device: torch.device) -> None:
     shape = ONE | {"num_rows": 4, "num_keys": 16 * (2 * CHUNKS_AT_ONCE - 1), "group": 4}
-    parity.assert_equal(OP, shape, torch.float32, device, TINY | {"chunk": 16})
+    parity.assert_equal(OP, shape, torch.float32, device, TINY | {"splits": 128, "chunk": 16})
 
 
 def drawn_batch(draw: st.DrawFn) -> tuple[PagedBatch, int | None]:
@@ -281,27 +325,29 @@ def drawn_batch(draw: st.DrawFn) -> tuple[PagedBatch, int | None]:
         starts.append(len(ends))
     num_pages = [-(-seq_len // page_size) for seq_len in lens]
     pages = iter(draw(st.permutations(range(sum(num_pages)))))
-    table = [[next(pages) if at < count else 999 for at in range(max(num_pages) + 1)] for count in num_pages]
+    gaps = [draw(st.integers(0, 2)) for _ in lens]
+    table = [[*(next(pages) for _ in range(count)), *[999] * gap] for count, gap in zip(num_pages, gaps, strict=True)]
     slack = draw(st.integers(0, 40))
 
     def ints(values: Sequence[Any]) -> Tensor:
         return torch.tensor(values, dtype=torch.int32)
 
     batch = PagedBatch(
-        page_table=ints(table),
+        page_table=ints([*(page for own in table for page in own), *[999] * (max(num_pages) * len(lens))]),
+        page_starts=ints([0, *accumulate(map(len, table[:-1]))]),
         query_starts=ints(starts),
         seq_lens=ints(lens),
         key_ends=ints(ends),
         page_size=page_size,
         max_query_len=max(1, *(last - first for first, last in pairwise(starts))) + slack,
-        max_seq_len=max(num_pages) * page_size,
+        max_seq_len=max(lens) + draw(st.integers(0, max(num_pages) * page_size - max(lens))),
     )
     return batch, draw(st.sampled_from([None, 1, 20]))
 
 
 @interpreted
 @settings(max_examples=15)
-@given(st.composite(drawn_batch)(), st.sampled_from([TINY, CUT, CUT | {"rows": 32, "keys": 32}]))
+@given(st.composite(drawn_batch)(), st.sampled_from([TINY, HALVED, CUT, CUT | {"rows": 32, "keys": 32}]))
 def test_any_batch(device: torch.device, drawn: tuple[PagedBatch, int | None], variant: Variant) -> None:
     from kernels.paged_attention.op import launch
 
@@ -318,7 +364,7 @@ def test_any_batch(device: torch.device, drawn: tuple[PagedBatch, int | None], v
 
 
 @on_both
-@pytest.mark.parametrize("variant", [TINY, CUT], ids=["whole", "cut"])
+@pytest.mark.parametrize("variant", [TINY, CUT, HALVED], ids=["whole", "cut", "halved"])
 def test_a_sequence_gets_the_bits_that_it_gets_alone(variant: Variant, device: torch.device) -> None:
     shape = ONE | {"num_seqs": 3, "num_rows": 9, "num_keys": 90, "uneven": 3, "group": 3}
     inputs = inputs_of(shape, torch.float32, device)
@@ -328,7 +374,7 @@ def test_a_sequence_gets_the_bits_that_it_gets_alone(variant: Variant, device: t
     for seq, (first, last) in enumerate(pairwise(starts)):
         alone = replace(
             batch,
-            page_table=batch.page_table[seq : seq + 1],
+            page_starts=batch.page_starts[seq : seq + 1],
             query_starts=torch.tensor([0, last - first], dtype=torch.int32, device=device),
             seq_lens=batch.seq_lens[seq : seq + 1],
             key_ends=batch.key_ends[first:last],
@@ -406,7 +452,8 @@ def test_a_pool_of_more_numbers_than_int32_counts(device: torch.device) -> None:
     pool = torch.empty(num_pages * page_size, 1, head_dim, dtype=torch.bfloat16, device=device)
     pool[-page_size:].normal_()
     batch = PagedBatch(
-        page_table=torch.tensor([[num_pages - 1]], dtype=torch.int32, device=device),
+        page_table=torch.tensor([num_pages - 1], dtype=torch.int32, device=device),
+        page_starts=torch.zeros(1, dtype=torch.int32, device=device),
         query_starts=torch.tensor([0, 1], dtype=torch.int32, device=device),
         seq_lens=torch.tensor([page_size], dtype=torch.int32, device=device),
         key_ends=torch.tensor([page_size], dtype=torch.int32, device=device),

@@ -102,7 +102,7 @@ def test_growing_beyond_the_pool_changes_nothing() -> None:
     pool.serve(1, PROMPT[:8])
     pool.open(2, [7] * 20)
     assert not pool.pages.grow(2, 17)
-    assert pool.pages.page_table(2) == []
+    assert list(pool.pages.page_table(2)) == []
     assert pool.pages.num_cached(PROMPT, b"root") == 8
     assert pool.pages.grow(2, 16)  # the cached pages go
     assert pool.pages.stats().num_evicted == 2
@@ -350,7 +350,7 @@ def test_behind_the_window_pages_are_given_back_and_stay_cached() -> None:
     for token_id in prompt:
         pool.run(1, [token_id])
         held.append([page != NO_PAGE for page in pool.pages.page_table(1)].count(True))
-    assert pool.pages.page_table(1)[:3] == [NO_PAGE] * 3  # token 16 sees 12 to 16
+    assert list(pool.pages.page_table(1)[:3]) == [NO_PAGE] * 3  # token 16 sees 12 to 16
     assert max(held) == 2 == pool.pages.max_pages(16, 1)
     assert pool.pages.stats().num_cached == 3
     assert pool.open(2, [*prompt[:6], 7]) == 6

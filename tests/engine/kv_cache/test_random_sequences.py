@@ -90,7 +90,7 @@ class CheckedPages:
         fits = needed <= self.pages.num_available
         assert self.pool.run(sequence_id, new_ids, num_rejected) == fits
         if not fits:
-            assert before == (self.pages.page_table(sequence_id), self.pages.stats())
+            assert before == (list(self.pages.page_table(sequence_id)), self.pages.stats())
 
     def close(self, which: int, retain_s: float) -> None:
         sequence_id = self.pick(which)

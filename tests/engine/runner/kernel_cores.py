@@ -36,7 +36,7 @@ def kernel_model(family: str = "qwen2") -> Decoder:
 def by_kernels() -> Iterator[None]:
     """Cores that are made meanwhile run as on a card."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.core.can_run_kernels", lambda model, config: True)
+        patch.setattr("engine.runner.cuda_runner.can_run_kernels", lambda model, config: True)
         yield
 
 

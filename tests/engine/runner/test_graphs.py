@@ -13,9 +13,9 @@ from torch import Tensor
 
 from engine.kv_pool import KVPool
 from engine.runner.cuda_graphs import (
-    FEWEST_KEYS,
     NO_SLOT,
     PATIENCE,
+    QUERIES,
     ROWS,
     PoolLayout,
     StepShape,
@@ -31,9 +31,14 @@ from tests.engine.tiny import VOCAB_SIZE
 
 def test_positions_become_slots_page_by_page() -> None:
     rows = PagedRows([0] * 4, [6, 7, 8, 10], [5, 2, 9])
-    assert rows.find_slots(4).tolist() == [2 * 4 + 2, 2 * 4 + 3, 9 * 4, 9 * 4 + 2]
+    behind = PagedRows([0], [6], [-1, 2])
     assert rows.seq_len == 11
-    assert PagedRows([0], [6], [-1, 2]).find_slots(4).tolist() == [10]
+    for window, hidden in ((None, -1), (3, 7)):
+        layout = PoolLayout(4, window, empty_page=7, most_keys=12)
+        arrays = build_arrays([rows, behind], StepShape(5, 2, 4), layout)
+        assert arrays["slots"].tolist() == [2 * 4 + 2, 2 * 4 + 3, 9 * 4, 9 * 4 + 2, 10]
+        assert arrays["page_table"].tolist() == [5, 2, 9, hidden, 2]
+        assert arrays["page_starts"].tolist() == [0, 3]
 
 
 NUM_PAGES, PAGE_SIZE = 40, 4
@@ -70,7 +75,7 @@ def test_a_padded_pass_gives_the_rows_of_the_pass_itself(seed: int, num_seqs: in
         pages = random.sample(range(NUM_PAGES), NUM_PAGES)
         batches.append([random_rows(random, pages) for _ in range(num_seqs)])
     if family == "qwen2":  # without a window no page is given back
-        batches = [[PagedRows(e.token_ids, e.positions, e.pages.clip(min=0)) for e in b] for b in batches]
+        batches = [[PagedRows(e.token_ids, e.positions, [max(0, p) for p in e.pages]) for e in b] for b in batches]
     plain, padded = filled_pool(family), filled_pool(family)
     ways = KernelRunner(model, plain, None), KernelRunner(model, padded, None, 99, Reruns())
     for batch in [batches[0], batches[1], batches[0]]:
@@ -84,32 +89,35 @@ def test_a_padded_pass_gives_the_rows_of_the_pass_itself(seed: int, num_seqs: in
 
 
 def shape(num_rows: int, **changes: int) -> StepShape:
-    return StepShape(**({"num_rows": num_rows, "num_seqs": 1, "most_queries": num_rows, "most_keys": 9} | changes))
+    return StepShape(**({"num_rows": num_rows, "num_seqs": 1, "most_queries": num_rows} | changes))
 
 
-@given(st.integers(1, 600), st.integers(1, 70), st.integers(1, 200_000))
-def test_a_pass_fits_the_shape_that_it_is_padded_to(num_rows: int, num_seqs: int, most_keys: int) -> None:
+@given(st.integers(1, 600), st.integers(1, 70), st.data())
+def test_a_pass_fits_the_shape_that_it_is_padded_to(num_rows: int, num_seqs: int, data: st.DataObject) -> None:
     num_rows = max(num_rows, num_seqs)
-    own = StepShape(num_rows, num_seqs, num_rows - num_seqs + 1, most_keys)
+    own = StepShape(num_rows, num_seqs, data.draw(st.integers(-(-num_rows // num_seqs), num_rows - num_seqs + 1)))
     padded = own.graph_shape
     if padded is None:
         assert num_rows > ROWS[-1] or (num_seqs > 64 and num_rows > num_seqs)
         return
-    for name in ("num_rows", "num_seqs", "most_queries", "most_keys"):
+    for name in ("num_rows", "num_seqs", "most_queries"):
         assert getattr(padded, name) >= getattr(own, name)
-    assert padded.most_queries in (1, padded.num_rows)
+    assert padded.most_queries in (1, *QUERIES, padded.num_rows)
+    assert (padded.most_queries == 1) == (own.most_queries == 1)
     assert padded.graph_shape == padded, "it is one of few"
 
 
 def test_sequences_of_padding_have_no_rows_and_its_rows_no_sequence() -> None:
-    layout = PoolLayout(PAGE_SIZE, None, empty_page=NUM_PAGES, has_store=True)
+    layout = PoolLayout(PAGE_SIZE, None, empty_page=NUM_PAGES, most_keys=12, has_store=True)
     sequences = [PagedRows([7, 8], [3, 4], range(9)), PagedRows([9], [6], range(9, 18))]
-    arrays = build_arrays(sequences, StepShape(8, 4, 8, 12), layout, [5, 6, 7])
+    arrays = build_arrays(sequences, StepShape(8, 4, 8), layout, [5, 6, 7])
     assert arrays["query_starts"].tolist() == [0, 2, 3, 3, 3]
     assert arrays["slots"].tolist() == [3, 4, 9 * 4 + 6, *[NO_SLOT] * 5]
     assert arrays["record_slots"].tolist() == [5, 6, 7, *[NO_SLOT] * 5]
     assert arrays["seq_lens"].tolist() == [5, 7, 0, 0]
-    assert arrays["page_table"].tolist() == [[0, 1, NUM_PAGES], [9, 10, NUM_PAGES], *[[NUM_PAGES] * 3] * 2]
+    assert arrays["page_table"].tolist() == [0, 1, 9, 10]
+    assert arrays["page_starts"].tolist() == [0, 2, 0, 0]
+    assert list(arrays)[-1] == "page_table", "it has another size in each pass"
 
 
 def passes(most: int, capture: Reruns | None = None) -> KernelRunner:
@@ -144,7 +152,7 @@ def test_a_shape_is_captured_when_nobody_waits_or_when_it_comes_again_and_again(
     for _ in range(PATIENCE):
         way.compute_hidden(three_rows)
     assert len(way.graphs) == 2
-    shapes = [StepShape.from_sequences(each).graph_shape for each in (decode(), two_rows, three_rows)]
+    shapes = [(StepShape.from_sequences(each).graph_shape, ()) for each in (decode(), two_rows, three_rows)]
     assert [each in way.graphs._graphs for each in shapes] == [True, False, True], "the one used longest ago went"
 
 
@@ -202,6 +210,32 @@ def test_a_replay_reads_its_memory_anew_and_answers_where_it_did_before() -> Non
     assert first.tolist() == [5, 5, 5]
 
 
-def test_the_keys_of_a_graph_grow_by_four() -> None:
-    found = {shape(1, most_keys=most).graph_shape for most in (1, FEWEST_KEYS, FEWEST_KEYS + 1, 8192, 8193)}
-    assert sorted(each.most_keys for each in found if each) == [2048, 8192, 32768]
+@torch.inference_mode()
+def test_one_graph_serves_contexts_of_all_lengths() -> None:
+    way, plain = passes(most=9), KernelRunner(kernel_model(), filled_pool("qwen2"), None)
+    assert way.graphs is not None
+    for position in (3, PAGE_SIZE * NUM_PAGES - 1, 0, 70):
+        actual = way.compute_hidden(decode(position), at_once=True)
+        torch.testing.assert_close(actual, plain.compute_hidden(decode(position)))
+    assert len(way.graphs) == 1
+
+
+@torch.inference_mode()
+def test_what_every_service_comes_to_is_captured_before_the_first_request() -> None:
+    way = passes(most=99)
+    assert way.graphs is not None
+    way.graphs.capture_first(most_seqs=3)
+    captured = [each for each, _ in way.graphs._graphs]
+    assert captured[0] == StepShape(ROWS[-1], 1, ROWS[-1]), "the largest takes the memory that the others use again"
+    assert [each.num_seqs for each in captured if each.most_queries == 1] == [4, 2, 1]
+    for rows in (decode(), [PagedRows([7, 8, 9], [3, 4, 5], range(NUM_PAGES))], decode() * 3):
+        way.compute_hidden(rows)
+    assert not way.graphs.has_work
+    assert len(way.graphs) == len(captured) == len(ROWS) - 1 + 3
+
+
+@torch.inference_mode()
+def test_short_drafts_of_many_users_have_a_graph_of_their_own() -> None:
+    """Attention chooses its constants by the most rows of one sequence."""
+    drafts, prompt = shape(64, num_seqs=16, most_queries=4), shape(64, num_seqs=16, most_queries=40)
+    assert (drafts.graph_shape, prompt.graph_shape) == (StepShape(64, 16, 4), StepShape(64, 16, 64))

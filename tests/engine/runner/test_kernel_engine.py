@@ -123,20 +123,29 @@ def test_what_is_forced_is_not_chosen_and_what_follows_is(graphs: bool) -> None:
 
 
 def test_requests_with_adapters_share_passes_with_others(tmp_path: Path) -> None:
-    """Their passes are not replayed, though such as they are have graphs."""
+    """Their passes have graphs of their own, which serve whatever rows have an adapter."""
     model = kernel_model()
     plain, core = make_core(model=model), kernel_core(model, graphs=True)
     for each in (plain, core):
         run_one(each, replace(REQUEST, prompt=[*PROMPT, 9]))
     folder = write_adapter(tmp_path / "a", tiny_parameters(model.config))
     wanted = [replace(REQUEST, adapter=name, prompt=[*PROMPT, at]) for at, name in enumerate(["a", None, "a", None])]
-    answers = []
-    for each in (plain, core):
-        each.load_adapter("a", folder)
-        ids = [each.add(request) for request in wanted]
-        collected = drain(each)
-        answers.append([collected.results[request_id].token_ids for request_id in ids])
-    assert answers[0] == answers[1]
+    assert core._runner.graphs is not None
+    for _ in range(2):  # as they come, then by the graphs that were captured in between
+        answers = []
+        for each in (plain, core):
+            each.load_adapter("a", folder)
+            for _ in range(2):
+                ids = [each.add(request) for request in wanted]
+                collected = drain(each)
+                while each.has_pending_work():
+                    each.step()
+                answers.append([collected.results[request_id].token_ids for request_id in ids])
+        assert all(each == answers[0] for each in answers)
+    with_adapter = [shape for shape, adapters in core._runner.graphs._graphs if adapters]
+    assert any(shape.num_seqs > 1 for shape in with_adapter), "they share passes"
+    core.unload_adapter("a")
+    assert not any(adapters for _, adapters in core._runner.graphs._graphs), "their weights are freed"
 
 
 def test_where_pages_behind_a_window_were_nothing_of_others_is_read() -> None:
@@ -208,6 +217,6 @@ def test_times_are_measured_of_the_passes_that_run(monkeypatch: pytest.MonkeyPat
         core._runner.measure(num_rows)
     assert len(core._runner.graphs) == 3
     assert measuring.count_measurable_rows(core.model, core._pool) == 256
-    monkeypatch.setattr(graphing, "stage_arrays", None)
+    monkeypatch.setattr(graphing, "pack_arrays", None)
     with pytest.raises(TypeError):
         core._runner.measure(1)  # through the graph

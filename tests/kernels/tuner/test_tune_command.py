@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -168,10 +169,13 @@ def test_the_engine_takes_winners_from_the_services_cache_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[Path] = []
-    monkeypatch.setattr("engine.core.use_folder", taken.append)
+    monkeypatch.setattr("engine.runner.cuda_runner.use_folder", taken.append)
+    monkeypatch.setenv("TRITON_CACHE_DIR", "")
+    monkeypatch.delenv("TRITON_CACHE_DIR")
     folder = make_engine_config(LoadOptions(), tmp_path).kernels_dir
     assert folder == tmp_path / "kernels"
     with by_kernels():
         for kernels_dir in (folder, None):
             EngineCore(kernel_model(), [], EngineConfig(max_seq_len=32, kernels_dir=kernels_dir))
     assert taken == [folder]
+    assert os.environ["TRITON_CACHE_DIR"] == str(folder / "triton"), "what is compiled is kept there, too"
