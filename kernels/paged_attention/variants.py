@@ -48,6 +48,8 @@ LONG_CHUNK = 8192
 """The most positions that a program attends to, if there is memory: one long sequence would keep many short ones
 waiting."""
 
+FEW_ROWS = 128
+
 SHORT_CHUNK = 256
 """The fewest positions of a chunk: the float32 partial result of 128 rows is as large as the keys and values that it is
 computed from."""
@@ -76,7 +78,8 @@ def is_valid(variant: Variant, shape: Shape) -> bool:
 
 def default(shape: Shape) -> Variant:
     """Return the largest block that a sequence fills, and so many chunks that every multiprocessor has work and no
-    program attends to more than LONG_CHUNK keys.
+    program attends to more than LONG_CHUNK keys. The latter is left out for many rows of one sequence, whose programs
+    all take equally long: their partial results would take longer than they save.
 
     The result is the same for a whole class of shapes, so a row's result depends on its batch only by the class. The
     number of keys is that of the longest sequence, or the most that a captured pass may have. If that asks for more
@@ -95,7 +98,7 @@ def default(shape: Shape) -> Variant:
     processors = shape.get("processors", NUM_PROCESSORS)
     at_once = processors if rows * shape["head_dim"] > 64 * 128 else 2 * processors
     most = max(1, at_once // (num_blocks * shape["num_kv_heads"]))
-    num_long = -(-num_keys // LONG_CHUNK)
+    num_long = -(-num_keys // LONG_CHUNK) if num_seqs > 1 or num_rows <= FEW_ROWS else 1
     chunk = min(LONG_CHUNK, SHORT_CHUNK * -(-num_long // most))
     splits = min(max(most, num_long), -(-num_keys // chunk), _count_most_partials(shape, num_tokens))
     return {

@@ -155,7 +155,7 @@ def test_short_drafts_of_many_users_are_cut_as_their_own_rows_ask() -> None:
     assert OP.default(shape | {"num_rows": 16, "num_tokens": 256, "num_keys": 32768})["splits"] == 4
 
 
-@pytest.mark.parametrize(("num_rows", "num_seqs"), [(1, 1), (64, 1), (512, 2), (1024, 64), (4096, 1)])
+@pytest.mark.parametrize(("num_rows", "num_seqs"), [(1, 1), (64, 1), (512, 2), (1024, 64)])
 def test_no_program_walks_a_long_context_alone(num_rows: int, num_seqs: int) -> None:
     """However many rows are beside it."""
     tokens = num_rows + num_seqs - 1
@@ -166,8 +166,16 @@ def test_no_program_walks_a_long_context_alone(num_rows: int, num_seqs: int) -> 
 
 
 def test_partial_results_take_no_more_memory_than_they_may() -> None:
-    shape = BIG | {"num_kv_heads": 4, "group": 7, "num_seqs": 1, "num_rows": 4096, "num_keys": 131072}
-    assert OP.default(shape)["splits"] == variants.MAX_PARTIAL_BYTES // (4096 * 28 * 128 * 4)
+    shape = BIG | {"num_kv_heads": 4, "group": 7, "num_seqs": 2, "num_rows": 4096, "num_tokens": 8192}
+    assert OP.default(shape | {"num_keys": 131072})["splits"] == variants.MAX_PARTIAL_BYTES // (8192 * 28 * 128 * 4)
+
+
+def test_a_long_prompt_alone_is_not_cut_where_it_fills_the_card() -> None:
+    """All its programs take equally long."""
+    shape = BIG | {"num_seqs": 1, "num_rows": 4096, "num_keys": 131072}
+    assert OP.default(shape)["splits"] == 1
+    assert OP.default(shape | {"num_rows": 1024})["splits"] == 1
+    assert OP.default(shape | {"num_rows": 512})["splits"] == 2
 
 
 def test_classes_are_told_apart_by_their_ends() -> None:
