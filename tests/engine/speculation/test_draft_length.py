@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
 from itertools import product
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.speculation.acceptance import LEAST, MOST, AcceptanceModel
-from engine.speculation.draft_state import DraftCandidate, choose_lengths, compute_token_seconds
+from engine.speculation.draft_state import DraftCandidate, _iter_gains, choose_lengths, compute_token_seconds
 from engine.speculation.step_times import KNOTS, StepTimes
 from engine.types import Draft, DraftRun
 
@@ -307,3 +308,51 @@ def test_hazards_are_such_whatever_is_claimed_and_seen(
     runs = list(hazards.estimate_runs(guess))
     assert sum(num_tokens for num_tokens, _ in runs) == 7
     assert all(LEAST <= hazard <= MOST for _, hazard in runs)
+
+
+def by_heap(
+    guesses: list[DraftCandidate], num_rows: int, num_sequences: int, num_left: int, times: StepTimes
+) -> list[int]:
+    """One token after the other: of all drafts, the one whose next token gains most."""
+    room = [
+        min(num_left, max((n for n in range(1, guess.most + 1) if affords(guess, n, num_rows, times)), default=0))
+        for guess in guesses
+    ]
+    share = num_left // max(1, len(guesses))
+    gains = [
+        list(_iter_gains(guess, num_sequences, min(share, most), times, {}))[:most]
+        for guess, most in zip(guesses, room, strict=True)
+    ]
+    heap = [(-own[0], place, 0) for place, own in enumerate(gains) if own]
+    heapify(heap)
+    total, best, taken, num_best = 0.0, 0.0, list[int](), 0
+    while heap and len(taken) < num_left:
+        worth, place, at = heappop(heap)
+        total -= worth + (times(num_rows + len(taken) + 1) - times(num_rows + len(taken)))
+        taken.append(place)
+        if total > best:
+            best, num_best = total, len(taken)
+        if at + 1 < len(gains[place]):
+            heappush(heap, (-gains[place][at + 1], place, at + 1))
+    return [taken[:num_best].count(place) for place in range(len(guesses))]
+
+
+def affords(guess: DraftCandidate, num_tokens: int, num_rows: int, times: StepTimes) -> bool:
+    return times(num_rows + num_tokens) <= times(num_rows) + guess.most_s
+
+
+drafts = st.builds(
+    DraftCandidate,
+    st.lists(st.tuples(st.integers(1, 12), st.sampled_from([1e-5, 0.001, 0.05, 0.3, 0.9])), min_size=1, max_size=4),
+    st.integers(0, 40),
+    st.sampled_from([0.0, 0.003, 0.05, 9.0]),
+)
+
+
+@given(st.lists(drafts, max_size=6), st.integers(1, 40), st.integers(0, 60), st.sampled_from(sorted(TIMES)))
+def test_sorted_gains_are_taken_as_from_a_heap(
+    guesses: list[DraftCandidate], num_rows: int, num_left: int, machine: str
+) -> None:
+    times = TIMES[machine]
+    arguments = guesses, num_rows, max(1, len(guesses)), num_left, times
+    assert choose_lengths(*arguments) == by_heap(*arguments)
