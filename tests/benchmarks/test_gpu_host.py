@@ -37,9 +37,15 @@ def test_only_the_time_between_two_passes_counts(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(("way", "tokens"), [("plain", 1), ("8 rows", 8), ("temperature 0.2", 1)])
 def test_all_users_decode_in_each_measured_pass(way: str, tokens: int) -> None:
-    seconds, tokens_a_pass = host.measure(3, way, 40, 6)
+    seconds, tokens_a_pass = host.measure_core(3, way, 40, 6)
     assert 0.0 < seconds < 1.0
     assert tokens_a_pass == 3 * tokens
+
+
+def test_streams_are_read_to_their_end() -> None:
+    seconds, tokens_a_pass = host.measure_streams(3, "streams", 20, 6)
+    assert 0.0 < seconds < 1.0
+    assert tokens_a_pass == 3
 
 
 def test_the_table_has_a_row_for_each_way_and_number_of_users(
