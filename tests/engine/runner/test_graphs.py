@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +20,8 @@ from engine.runner.cuda_graphs import (
     PATIENCE,
     QUERIES,
     ROWS,
+    WARM_UPS,
+    CUDAGraphs,
     PoolLayout,
     StepShape,
     Work,
@@ -239,3 +244,65 @@ def test_short_drafts_of_many_users_have_a_graph_of_their_own() -> None:
     """Attention chooses its constants by the most rows of one sequence."""
     drafts, prompt = shape(64, num_seqs=16, most_queries=4), shape(64, num_seqs=16, most_queries=40)
     assert (drafts.graph_shape, prompt.graph_shape) == (StepShape(64, 16, 4), StepShape(64, 16, 64))
+
+
+class FakeCuda:
+    """Stands for the names of torch.cuda that a capture uses, and notes what it is asked for."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.current: object = "default"
+        self.fails = fails
+        self.streams: list[object] = []
+        self.captures: list[tuple[object, object]] = []
+
+    def Stream(self) -> SimpleNamespace:  # noqa: N802 -- torch's name
+        stream = SimpleNamespace(wait_stream=lambda other: None)
+        self.streams.append(stream)
+        return stream
+
+    def CUDAGraph(self) -> SimpleNamespace:  # noqa: N802 -- torch's name
+        return SimpleNamespace(pool=lambda: "the pool", replay=lambda: None)
+
+    def current_stream(self) -> object:
+        return SimpleNamespace(wait_stream=lambda other: None) if self.current == "default" else self.current
+
+    def set_stream(self, stream: object) -> None:
+        self.current = stream
+
+    @contextmanager
+    def stream(self, stream: object) -> Iterator[None]:
+        before, self.current = self.current, stream
+        yield
+        self.current = before
+
+    @contextmanager
+    def graph(self, graph: object, pool: object, stream: object, capture_error_mode: str) -> Iterator[None]:
+        """As torch's: if the capture is invalid, its stream stays the current one."""
+        before, self.current = self.current, stream
+        self.captures.append((pool, stream))
+        yield
+        if self.fails:
+            raise RuntimeError("operation failed due to a previous error during capture")
+        self.current = before
+
+
+def test_all_captures_share_a_stream_and_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is used again by the same stream only."""
+    cuda = FakeCuda()
+    monkeypatch.setattr("engine.runner.cuda_graphs.torch", SimpleNamespace(cuda=cuda))
+    capture, ran = CUDAGraphs(), []
+    for number in range(3):
+        replay = capture(lambda number=number: ran.append(number))  # type: ignore[misc]
+        replay()
+    assert ran == [number for number in range(3) for _ in range(WARM_UPS + 1)]
+    assert len(cuda.streams) == 1
+    assert cuda.captures == [(None, cuda.streams[0]), *[("the pool", cuda.streams[0])] * 2]
+
+
+def test_after_a_capture_that_failed_work_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda(fails=True)
+    monkeypatch.setattr("engine.runner.cuda_graphs.torch", SimpleNamespace(cuda=cuda))
+    before = cuda.current = cuda.Stream()
+    with pytest.raises(RuntimeError, match="previous error"):
+        CUDAGraphs()(lambda: torch.zeros(1))
+    assert cuda.current is before
