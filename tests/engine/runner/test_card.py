@@ -128,8 +128,10 @@ def test_the_card_gives_what_the_cpu_gives(family: dict[str, object]) -> None:
     for parameters in (on_cpu, on_card):
         core = EngineCore(Decoder(parameters), TOKEN_BYTES, EngineConfig(max_seq_len=200, check_integrity=True))
         for number in range(5):
-            temperature = 0.7 if number % 2 else 0.0
-            core.add(GenerationRequest(prompt=[3, 4, number] * 5, max_new_tokens=20, temperature=temperature))
+            more: dict[str, Any] = {"temperature": 0.7 if number % 2 else 0.0}
+            if number > 2:
+                more |= {"logprobs": 3, "repetition_penalty": 1.3, "logit_bias": {7: 2.0}}
+            core.add(GenerationRequest(prompt=[3, 4, number] * 5, max_new_tokens=20, **more))
         results = drain(core).results
         texts.append([results[each].token_ids for each in sorted(results)])
     assert texts[0] == texts[1]
