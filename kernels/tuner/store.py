@@ -12,8 +12,7 @@ import logging
 import re
 import shutil
 import subprocess
-import threading
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from math import exp, fsum, log
@@ -22,7 +21,6 @@ from typing import Any
 
 import platformdirs
 import torch
-from cachetools import LRUCache
 from filelock import FileLock
 
 from kernels.atomic_file import replace_file
@@ -311,6 +309,10 @@ def get_default_folder(environ: Mapping[str, str]) -> Path:
 logger = logging.getLogger(__name__)
 
 
+MOST_CHOSEN = 4096
+"""Shapes whose variant is remembered."""
+
+
 class Winners:
     """The winners for one card that are valid for this process's kernels and Triton."""
 
@@ -318,9 +320,22 @@ class Winners:
         self._card_name = card_name
         self._variants = _load_valid_variants(Store(folder, card_name), triton)
         self._missing: set[str] = set()
+        self._chosen: dict[Hashable, Variant] = {}
 
     def get_variant(self, op: Op, shape: Shape, dtype: torch.dtype) -> Variant:
-        """Return the winner of the shape's class; the op's default if there is none or it cannot run this shape."""
+        """Return the winner of the shape's class; the op's default if there is none or it cannot run this shape.
+
+        It is chosen once for all layers of a pass, as names of classes and defaults take longer than a launch.
+        """
+        key = op.name, tuple(shape.items()), dtype
+        found = self._chosen.get(key)
+        if found is None:
+            if len(self._chosen) >= MOST_CHOSEN:
+                self._chosen.clear()
+            found = self._chosen[key] = self._choose(op, shape, dtype)
+        return found
+
+    def _choose(self, op: Op, shape: Shape, dtype: torch.dtype) -> Variant:
         found = self._variants.get(get_winner_key(op.name, dtype, op.shape_class(shape)))
         if found is not None and found.keys() == op.space.keys() and op.is_valid(found, shape):
             return found
@@ -343,26 +358,15 @@ def use_folder(folder: Path | None) -> None:
     global _folder
     _folder = folder
     _load_winners.cache_clear()
-    _chosen.clear()
 
 
 _folder: Path | None = None
 
 
 def get_variant(op: Op, shape: Shape, device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Variant:
-    """Return the variant with which a wrapper launches its kernel. It is chosen once for each shape."""
-    key = op.name, tuple(shape.items()), device, dtype
-    with _lock:
-        found = _chosen.get(key)
-        if found is None:
-            winners = _load_winners(device)
-            found = op.default(shape) if winners is None else winners.get_variant(op, shape, dtype)
-            _chosen[key] = found
-        return found
-
-
-_chosen: LRUCache[tuple[str, tuple[tuple[str, int], ...], torch.device, torch.dtype], Variant] = LRUCache(4096)
-_lock = threading.Lock()
+    """Return the variant with which a wrapper launches its kernel."""
+    winners = _load_winners(device)
+    return op.default(shape) if winners is None else winners.get_variant(op, shape, dtype)
 
 
 @cache
