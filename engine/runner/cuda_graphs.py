@@ -397,9 +397,10 @@ class Graphs:
 
     def keep_adapters(self, adapters: Collection[Adapter]) -> None:
         """Drop the graphs of other adapters than these, which would keep their weights in memory."""
-        for keys in (self._graphs, self._failed, self._missed):
-            for key in [key for key in keys if not set(key[1]) <= set(adapters)]:
-                keys.discard(key) if isinstance(keys, set) else keys.pop(key)
+        kept = set(adapters)
+        self._graphs = {key: graph for key, graph in self._graphs.items() if kept.issuperset(key[1])}
+        self._failed = {key for key in self._failed if kept.issuperset(key[1])}
+        self._missed = Counter({key: count for key, count in self._missed.items() if kept.issuperset(key[1])})
 
     def find(self, shape: StepShape, adapters: tuple[Adapter, ...] = (), *, at_once: bool = False) -> Graph | None:
         """Return the graph that a pass of this shape fits, whose rows have these adapters, or None. `at_once`: capture

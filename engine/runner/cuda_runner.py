@@ -172,6 +172,11 @@ def build_runner(model: Decoder, config: EngineConfig) -> tuple[KVPool, KVReuse 
     """
     device, dtype = model.weights.device, model.weights.kv_dtype
     by_kernels = can_run_kernels(model, config)
+    if by_kernels and config.kernels_dir is not None:
+        use_folder(config.kernels_dir)
+        os.environ.setdefault("TRITON_CACHE_DIR", str(config.kernels_dir / "triton"))
+    if by_kernels and device.type == "cuda":  # sums of parts of a product in bfloat16 make near ties of clear choices
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     if by_kernels and device.type == "cuda" and config.kv_share is not None and config.kv_bytes is None:
         with use_device(device):
             config = replace(config, kv_bytes=_choose_kv_bytes(model, config, config.kv_share))
@@ -181,11 +186,6 @@ def build_runner(model: Decoder, config: EngineConfig) -> tuple[KVPool, KVReuse 
     reuse = build_kv_reuse(config, model, pool)
     if not by_kernels:
         return pool, reuse, TorchRunner(model, pool, reuse)
-    if config.kernels_dir is not None:
-        use_folder(config.kernels_dir)
-        os.environ.setdefault("TRITON_CACHE_DIR", str(config.kernels_dir / "triton"))
-    if device.type == "cuda":  # sums of parts of a product in bfloat16 make near ties of clear choices
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     return pool, reuse, KernelRunner(model, pool, reuse, config.most_graphs)
 
 
