@@ -31,10 +31,10 @@ from engine.runner.cuda_graphs import (
     StepShape,
     build_arrays,
     build_inputs,
-    stage_arrays,
 )
 from engine.runner.device_choices import DeviceChoices
 from engine.runner.kv_reuse import KVReuse, build_kv_reuse
+from engine.runner.staged_arrays import stage_arrays
 from engine.runner.step_rows import Numbers, PagedRows, StepRows, Verification, build_verifications
 from engine.runner.torch_runner import ModelRunner, TorchRunner, Wait, find_measure_start
 from engine.sampling import Sampler

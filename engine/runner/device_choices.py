@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.decoder import LM_HEAD_ROWS, Decoder
-from engine.runner.cuda_graphs import Arrays, stage_arrays
+from engine.runner.staged_arrays import Arrays, stage_arrays
 from engine.runner.step_rows import Verification
 from engine.sampling import hide_unlikely, is_near_tie, uniform
 from engine.types import GenerationRequest, TokenLogprob
