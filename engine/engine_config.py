@@ -75,7 +75,7 @@ class EngineConfig:
     authenticates the folder's files (HMAC), so that only processes with the key can write KV there. idle_rebuild: while
     no request is pending, run prompts that reused KV exactly, so that the next turn finds exact KV. audit: which of
     their answers are then compared with exact ones, and what follows. most_graphs: step shapes that are captured as
-    CUDA graphs, 0 for none. kernels_dir: the folder into which `python -m kernels.tune` writes the constants of
+    CUDA graphs, 0 for none. kernels_dir: the folder into which `hunk tune` writes the constants of
     kernels; None: their defaults. tier_url: a Valkey server through which engines share the KV of prefixes, "" for
     none; `tier_key`, 32 bytes, protects names and values there. check_integrity: check the books at the end of every
     step, for tests.

@@ -1,4 +1,4 @@
-"""`hunk bench`: runs and lists the benchmarks of a checkout."""
+"""`hunk bench` and `hunk tune`: a benchmark of a checkout, or the kernels' tuner, runs in place of this process."""
 
 from __future__ import annotations
 
@@ -59,6 +59,21 @@ def bench_command(
     paths = [str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     os.execve(sys.executable, [sys.executable, "-m", f"benchmarks.{name}", *(arguments or [])], environ)
+
+
+def tune_command(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[OP]...", help="The kernels, all by default, and options; see `hunk tune --help`."),
+    ] = None,
+) -> None:
+    """Search the fastest constants of kernels on this machine's card.
+
+    The card must serve nobody meanwhile. The engine reads the constants when it starts. Ends with 1 where no variant is
+    right, with 2 where there is no card.
+    """
+    module = ".".join((*__name__.split(".")[:-3], "kernels", "tune"))
+    os.execv(sys.executable, [sys.executable, "-m", module, *(arguments or [])])
 
 
 def _is_checkout() -> bool:

@@ -69,13 +69,17 @@ COMMANDS = {
     "bench": Subcommand(
         ".bench", "bench_command", "Run a benchmark of the checkout that this command is installed from."
     ),
+    "tune": Subcommand(".bench", "tune_command", "Search the fastest constants of kernels on this machine's card."),
 }
 """Subcommands by name. They are imported when they are called: all of them together take 0.6 s."""
 
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
-OWN_ARGUMENTS = {"bench": {"allow_interspersed_args": False}}
-"""Arguments after the name of a benchmark belong to the benchmark."""
+OWN_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "bench": {"allow_interspersed_args": False},
+    "tune": {"ignore_unknown_options": True, "help_option_names": []},
+}
+"""Arguments after the name of a benchmark belong to the benchmark, and all of `tune` to the tuner."""
 
 
 class CommandGroup(TyperGroup):

@@ -45,8 +45,7 @@ from benchmarks.harness import Row, describe_machine, format_number, make_parser
 from engine.config import ModelConfig
 from engine.decoder import Decoder
 from kernels.op import OP_NAMES, Op, Shape, load_op
-from kernels.tuner import use_folder
-from kernels.tuner.store import get_default_folder
+from kernels.winners import get_default_folder, use_folder
 
 DTYPE = torch.bfloat16
 

@@ -32,6 +32,10 @@ STAGES: dict[str, tuple[str, ...]] = {
         *("-m", "pytest", "-m", "gpu", "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:benchmark"),
         *("tests/kernels", "tests/engine", "tests/benchmarks/test_gpu_card.py"),
     ),
+    "tune": (
+        *("-m", "kernels.tune", "paged_attention", "--budget-seconds", "420", "--shapes"),
+        *("num_rows=16,num_keys=8192", "num_rows=128,num_keys=8192", "num_rows=1,num_seqs=64,num_keys=8192"),
+    ),
     "engine": ("-m", "benchmarks.gpu", "--rounds", "2", "--limit", "6", "--most-context", "32768", "--json", FIGURES),
     "users-1.5b": ("-m", "benchmarks.gpu.users", "--model", "1.5b", "--json", FIGURES),
     "users-7b": ("-m", "benchmarks.gpu.users", "--model", "7b", "--json", FIGURES),

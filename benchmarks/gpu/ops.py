@@ -16,7 +16,7 @@ from benchmarks.gpu.card import Ceilings, Timer, Timing
 from benchmarks.harness import Row, format_number, render_rows
 from kernels import parity
 from kernels.op import Cost, Inputs, Op, Shape, Variant
-from kernels.tuner import get_variant
+from kernels.winners import get_variant
 
 
 def label(shape: Shape) -> str:

@@ -43,7 +43,7 @@ from kernels.op import runs_triton
 from kernels.paged_attention import MIN_HEAD_DIM, run_paged_attention
 from kernels.rms_norm import rms_norm
 from kernels.rope_write import Record, rope_write
-from kernels.tuner import use_folder
+from kernels.winners import use_folder
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from kernels.accept.types import (
     round_up_rows,
 )
 from kernels.op import Cost, Inputs, Shape, Variant, runs_triton
-from kernels.tuner import get_variant
+from kernels.winners import get_variant
 
 __all__ = [
     "TILE",

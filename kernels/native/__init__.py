@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from kernels.atomic_file import replace_file
-from kernels.tuner.store import get_default_folder
+from kernels.winners import get_default_folder
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ def run_paged_attention(
     _check_batch(query, batch, window)
     if not runs_triton(query):
         return naive_paged_attention(query, pool_keys, pool_values, batch, window)
-    from kernels.tuner import get_variant
+    from kernels.winners import get_variant
 
     _check_kernel_layout(query, pool_keys, pool_values, batch)
     shape = get_shape(query, pool_keys, batch, window)
@@ -261,10 +261,6 @@ class PagedAttention:
     is_valid = staticmethod(variants.is_valid)
     default = staticmethod(variants.default)
     shape_class = staticmethod(variants.shape_class)
-
-    def count_shared_bytes(self, variant: Variant, shape: Shape, dtype: torch.dtype) -> int:
-        """Return the shared memory of a block on a card that is not a Hopper, where it is less."""
-        return variants.count_shared_bytes(variant, shape["head_dim"], dtype, on_hopper=False)
 
     def inputs(self, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Inputs:
         """Make queries, and pools that are NaN wherever no sequence has a key."""

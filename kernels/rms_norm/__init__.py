@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernels.native import elementwise
 from kernels.op import Cost, Inputs, Shape, Variant, round_up_to_power_of_2, runs_triton
-from kernels.tuner import get_variant
+from kernels.winners import get_variant
 
 __all__ = ["add_rms_norm", "rms_norm"]
 

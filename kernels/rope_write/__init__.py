@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels.op import Cost, Inputs, Shape, Variant, round_up_to_power_of_2, runs_triton
 from kernels.rope import Record, apply_rope, fusible_rope
-from kernels.tuner import get_variant
+from kernels.winners import get_variant
 
 __all__ = ["Record", "rope_write"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernels.native import elementwise
 from kernels.op import Cost, Inputs, Shape, Variant, runs_triton
-from kernels.tuner import get_variant
+from kernels.winners import get_variant
 
 __all__ = ["swiglu"]
 

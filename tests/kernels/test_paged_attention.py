@@ -412,7 +412,7 @@ def test_the_wrapper_takes_the_tuners_variant(device: torch.device, monkeypatch:
         asked.append((op.shape_class(shape), dtype))
         return CUT
 
-    monkeypatch.setattr("kernels.tuner.get_variant", variant_for)
+    monkeypatch.setattr("kernels.winners.get_variant", variant_for)
     inputs = inputs_of(ONE | {"window": 9}, torch.float16, device)
     assert torch.equal(run_paged_attention(**inputs), OP.run(inputs, CUT)[0])
     assert asked == [(OP.shape_class(ONE | {"window": 9}), torch.float16)]
