@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,7 @@ class LowRankUpdate:
 
     def merge(self, weight: Tensor) -> Tensor:
         """Return `weight` with the update, in float32 whatever its dtype."""
-        update = self.up.to(torch.float32) @ self.down.to(torch.float32)
+        update = self.up.to(weight.device, torch.float32) @ self.down.to(weight.device, torch.float32)
         return weight.to(torch.float32) + self.scale * update
 
 
@@ -253,9 +254,10 @@ def load(
         adapter.check_fits(slots)
     tensors = source if isinstance(source, GGUFModel) else TensorFolder(source)
     _check_shapes(tensors.shapes(), slots, config)
+    read = partial(source.read, device=device) if isinstance(source, GGUFModel) else tensors.read
     if adapter is None:
-        return Parameters(config, dtype, device, tensors.read)
-    return Parameters(config, dtype, device, lambda name: adapter.merge(name, tensors.read(name)))
+        return Parameters(config, dtype, device, read)
+    return Parameters(config, dtype, device, lambda name: adapter.merge(name, read(name)))
 
 
 def _check_shapes(shapes: Mapping[str, tuple[int, ...]], slots: Mapping[str, Tensor], config: ModelConfig) -> None:

@@ -20,7 +20,7 @@ from engine.config import ModelConfig
 from engine.errors import WeightsError
 from engine.layers import DecoderWeights
 from engine.weights import Parameters, load, save_folder
-from engine.weights.gguf import LAYER_NAMES, ROPE_DIVISORS, TOP_NAMES, GGUFModel
+from engine.weights.gguf import BLOCK_FORMATS, LAYER_NAMES, ROPE_DIVISORS, TOP_NAMES, GGUFModel, _dequantize
 from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, tiny_config, tiny_parameters
 
 GGUF_NAMES = {
@@ -158,6 +158,44 @@ def test_quantised_tensors_are_dequantised_as_the_format_says(tmp_path: Path) ->
     steps = stored.view(-1, 32).abs().amax(dim=1, keepdim=True) / 127  # Q8_0: 32 numbers share a scale
     off_by = (loaded - stored).view(-1, 32).abs() / steps
     assert 0.4 < off_by.max() < 0.6
+
+
+@pytest.mark.parametrize("kind", BLOCK_FORMATS, ids=lambda kind: str(kind.name))
+def test_numbers_of_every_format_are_those_of_the_library(kind: gguf.GGMLQuantizationType) -> None:
+    """All bytes are drawn, the scales, too; NaN is compared as a number."""
+    block, num_bytes = gguf.GGML_QUANT_SIZES[kind]
+    random = np.random.default_rng()
+    data = random.integers(0, 256, (6, 2048 // block * num_bytes), dtype=np.uint8)
+    plain = {"F32": np.float32, "F16": np.float16}.get(kind.name)
+    data = data if plain is None else data.view(plain)
+    with np.errstate(all="ignore"):
+        expected = torch.from_numpy(np.array(gguf.quants.dequantize(data, kind)))
+    found = _dequantize(data, kind, torch.device("cpu")).view(expected.shape)
+    assert torch.equal(found.nan_to_num(3.0), expected.nan_to_num(3.0))
+    assert torch.equal(found.isnan(), expected.isnan())
+
+
+def test_a_format_that_few_files_have_goes_through_the_library(tmp_path: Path) -> None:
+    data = np.arange(84 * 2, dtype=np.uint8).reshape(2, 84)
+    kind = gguf.GGMLQuantizationType.Q2_K
+    assert kind not in BLOCK_FORMATS
+    assert np.array_equal(_dequantize(data, kind, torch.device("cpu")).numpy(), gguf.quants.dequantize(data, kind))
+
+
+def test_a_gguf_file_is_dequantised_on_the_device_that_holds_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_gguf(tmp_path / "m.gguf", tiny_parameters(tiny_config()))
+    asked: list[torch.device] = []
+
+    def on_device(data: np.ndarray, kind: gguf.GGMLQuantizationType, device: torch.device) -> Tensor:
+        asked.append(device)
+        return _dequantize(data, kind, torch.device("cpu")).to(device)
+
+    monkeypatch.setattr("engine.weights.gguf._dequantize", on_device)
+    loaded = load(GGUFModel(path), torch.float32, device="meta")
+    assert loaded.layer(0).gate_up.is_meta
+    assert {device.type for device in asked} == {"meta"}
 
 
 def test_bf16_is_the_rounded_float32(tmp_path: Path) -> None:
