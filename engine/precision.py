@@ -35,7 +35,7 @@ from kernels.atomic_file import replace_file
 from kernels.native import time_in_turns
 
 DtypeChoice = Literal["auto", "bfloat16", "float16", "float32"]
-QuantizeChoice = Literal["auto", "none", "int8", "int4"]
+QuantizeChoice = Literal["auto", "none", "int8", "int4", "fp8"]
 
 ROWS = 64
 """Rows of the timed products, about as many as a draft has."""

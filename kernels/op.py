@@ -110,7 +110,7 @@ class Op(Protocol):
         ...
 
 
-OP_NAMES = ("paged_attention", "rope_write", "span_placement", "accept", "rms_norm", "swiglu")
+OP_NAMES = ("paged_attention", "rope_write", "span_placement", "accept", "rms_norm", "swiglu", "fp8_rows")
 
 
 def load_op(name: str) -> Op:

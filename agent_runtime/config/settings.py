@@ -102,7 +102,7 @@ class Settings:
     )
     quantize: Quantize = declare(
         "auto",
-        "Store the weights in fewer bits; auto: int8 on CPUs that are quick at it and not at bfloat16.",
+        "Store the weights in fewer bits; auto: int8 on CPUs quick at it and not at bfloat16; fp8 is for cards.",
         LOADERS,
         MODEL,
     )

@@ -50,9 +50,11 @@ def find_device(options: LoadOptions) -> torch.device:
         device = resolve_device(options.device)
     except DeviceError as error:
         raise BadRequest(str(error), field="device") from error
-    if device.type != "cpu" and options.quantize not in ("auto", "none"):
+    made_for = {"int8": "cpu", "int4": "cpu", "fp8": "cuda"}.get(options.quantize, device.type)
+    if device.type != made_for:
+        kind = "CPUs" if made_for == "cpu" else "cards"
         raise BadRequest(
-            f"quantize is {options.quantize!r}, which is for CPUs, and the device is {options.device}; leave one out",
+            f"quantize is {options.quantize!r}, which is for {kind}, and the device is {options.device}; leave one out",
             field="quantize",
         )
     return device

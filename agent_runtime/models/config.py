@@ -40,7 +40,7 @@ SMALL_SPAN_GIB = 0.25
 """The same for a service whose edits are exact unless they ask for more."""
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
-Quantize = Literal["auto", "none", "int8", "int4"]
+Quantize = Literal["auto", "none", "int8", "int4", "fp8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class LoadOptions:
 
     dtype: of weights, activations and KV; `auto`: what this machine computes quickly. context: limit of prompt and
     answer together, in tokens. adapter: folder of a LoRA adapter (PEFT) to merge. quantize: how to store the weights
-    after that; `auto`: int8 where `dtype` is `auto` and the CPU is quick at int8 and not at bf16; `none`: as they are.
+    after that; `auto`: int8 where `dtype` is `auto` and the CPU is quick at int8 and not at bf16; `none`: as they are;
+    `fp8`: for cards.
     max_num_seqs: limit of concurrent edits. kv_gib: memory for their KV in GiB; None: enough for `kv_sequences` of the
     longest. kv_share: on a card, the share of the free memory that KV gets if `kv_gib` is None. max_batched_tokens,
     prefill_beside_decodes: see `SchedulerConfig`; None: as many as suit the device. batch_invariant: an answer has the

@@ -13,6 +13,7 @@ from engine.errors import WeightsError
 from engine.layers.linear import (
     Blocked,
     Dense,
+    Fp8,
     Int4,
     Int8,
     Packed,
@@ -20,9 +21,11 @@ from engine.layers.linear import (
     Quantization,
     UnpackingBuffer,
     can_block,
+    can_multiply_fp8,
     can_pack,
     can_pack_int4,
     find_int8_step,
+    has_fp8_products,
     is_blocked_faster,
 )
 from engine.weights.parameters import LayerParameters, Parameters
@@ -66,6 +69,12 @@ def build_quantiser(scheme: Quantization, buffer: UnpackingBuffer, activations: 
         return Int8(weight, bias) if scheme == "int8" else store_plain(weight, bias)
 
     return store
+
+
+def build_fp8(activations: torch.dtype) -> Store:
+    """Return a `Store` that quantises to fp8 what torch multiplies so; other weights go to `build_fastest`."""
+    store_plain = build_fastest(activations)
+    return lambda weight, bias: Fp8(weight, bias) if can_multiply_fp8(weight) else store_plain(weight, bias)
 
 
 class Tiled:
@@ -148,9 +157,9 @@ class DecoderWeights:
     ) -> DecoderWeights:
         """Take the layers out of `parameters`; each is freed when it is packed, so that no two models are in memory.
 
-        `quantize` is for CPUs: all projections are quantised, the LM head to int8 with int4. `activations` is the dtype
-        of the activations, if it is not that of the parameters. Raises WeightsError if memory runs out, or if the
-        weights are on another device.
+        All projections are quantised, the LM head to int8 with int4, and not at all with fp8. int8 and int4 are for
+        CPUs, fp8 for cards. `activations` is the dtype of the activations, if it is not that of the parameters. Raises
+        WeightsError if memory runs out, or if the device has no products for `quantize`.
         """
         config, dtype = parameters.config, activations or parameters.dtype
         _check_memory(parameters, quantize)
@@ -186,7 +195,7 @@ class DecoderWeights:
         return sum(layer.num_bytes for layer in self.layers) + self.lm_head.num_bytes
 
 
-BYTES_OF_WEIGHT = {"int8": 1.0, "int4": 0.6}
+BYTES_OF_WEIGHT = {"int8": 1.0, "int4": 0.6, "fp8": 1.0}
 """Bytes of a quantised weight, its share of scales and of the LM head included."""
 
 
@@ -212,8 +221,15 @@ def _choose_stores(
     if quantize is None:
         return build_fastest(activations), build_fastest(activations)
     device = parameters.embedding.device
+    if quantize == "fp8":
+        if not has_fp8_products(device):
+            raise WeightsError(
+                f"{device} has no products in fp8, which need a card of the generation Ada, Hopper or later; load the "
+                "model unquantised"
+            )
+        return build_fp8(activations), build_fastest(activations)
     if device.type != "cpu":
-        raise WeightsError(f"{quantize} weights are for CPUs; load the model unquantised on {device.type}")
+        raise WeightsError(f"{quantize} weights are for CPUs; take fp8, or load the model unquantised on {device.type}")
     if find_int8_step() is None:
         raise WeightsError(f"{quantize} weights need a torch with oneDNN, which this one lacks; load them unquantised")
     buffer = UnpackingBuffer(activations)

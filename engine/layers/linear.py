@@ -1,4 +1,4 @@
-"""Linear layers: plain, packed for oneDNN or for our own kernel, or with weights in int4 or int8.
+"""Linear layers: plain, packed for oneDNN or for our own kernel, or with weights in int4, int8 or fp8.
 
 Plain weights are packed by every call anew, which costs one row about as much again as its arithmetic: on an AMD EPYC
 with AVX512-BF16 (2 cores), gate_up of Qwen2.5-0.5B in bf16 takes 0.40 ms plain and 0.14 ms packed at 1 row, 0.64 and
@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.fp8_rows import quantise_to_fp8
 from kernels.linear import (
     INT8_MOST,
     TILE,
@@ -33,8 +34,8 @@ from kernels.linear import (
 )
 from kernels.native import MOST_TIMES_SLOWER, time_in_turns
 
-Quantization = Literal["int8", "int4"]
-"""int8 with a scale for each output feature, int4 with a scale and an offset for each group of inputs."""
+Quantization = Literal["int8", "int4", "fp8"]
+"""int8 and fp8 with a scale for each output feature, int4 with a scale and an offset for each group of inputs."""
 
 
 class Projection(Protocol):
@@ -133,6 +134,51 @@ def is_blocked_faster() -> bool:
         weight, x = torch.ones(2048, 1024, dtype=torch.bfloat16), torch.ones(64, 1024, dtype=torch.bfloat16)
         seconds = time_in_turns([partial(projection(weight), x) for projection in (Blocked, Packed)])
     return seconds[0] <= MOST_TIMES_SLOWER * seconds[1]
+
+
+class Fp8:
+    """y = (x8 @ q8^T) * scales + bias, all in fp8 (e4m3), with a scale for each output feature and for each row of `x`.
+
+    Sums are in float32. The weights take half of bf16's memory. For cards with such products (Ada, Hopper and later);
+    torch computes the same on a CPU, slowly.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Quantise [out_features, in_features] (see `can_multiply_fp8`)."""
+        self._weight, scales = quantise_to_fp8(weight)
+        self._scales = scales.view(1, -1)
+        self._bias = bias
+        self.out_features = len(weight)
+        self.num_bytes = self._weight.nbytes + scales.nbytes + (0 if bias is None else bias.nbytes)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Rows [num_rows, in_features] -> [num_rows, out_features], rounded to bf16."""
+        rows, scales = quantise_to_fp8(x)
+        product = torch._scaled_mm(rows, self._weight.t(), scales, self._scales, out_dtype=torch.bfloat16)
+        return (product if self._bias is None else product.add_(self._bias)).to(x.dtype)
+
+
+FP8_MULTIPLE = 16
+"""torch multiplies matrices in fp8 whose sides are multiples of this."""
+
+
+def can_multiply_fp8(weight: Tensor) -> bool:
+    """Return whether `Fp8` can hold a matrix of this shape on this device."""
+    return not any(size % FP8_MULTIPLE for size in weight.shape) and has_fp8_products(weight.device)
+
+
+@cache
+def has_fp8_products(device: torch.device) -> bool:
+    """Return whether products in fp8 with a scale for each row and column are right there, found by trying."""
+    with torch.inference_mode():
+        weight, x = torch.ones(32, 64, device=device), torch.ones(3, 64, device=device)
+        weight[::2] *= 3
+        x[1] *= 5
+        try:
+            found = Fp8(weight)(x)
+        except (RuntimeError, AttributeError, NotImplementedError):  # the card or this torch has none
+            return False
+        return bool(torch.equal(found, x @ weight.t()))
 
 
 BUFFER_ELEMENTS = 1 << 24

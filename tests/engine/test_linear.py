@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,21 +16,24 @@ from torch import Tensor
 
 from engine.errors import WeightsError
 from engine.layers import DecoderWeights, decoder_weights, linear
-from engine.layers.decoder_weights import build_fastest, build_quantiser
+from engine.layers.decoder_weights import build_fastest, build_fp8, build_quantiser
 from engine.layers.linear import (
     INT4_MOST_DIRECT_ROWS,
     INT8_BLOCK_ROWS,
     INT8_STEPS,
     Blocked,
     Dense,
+    Fp8,
     Int4,
     Int8,
     Packed,
     Quantization,
     UnpackingBuffer,
     can_block,
+    can_multiply_fp8,
     can_pack,
     find_int8_step,
+    has_fp8_products,
     is_blocked_faster,
     split_terms,
 )
@@ -278,6 +282,73 @@ def dequantise(scheme: Quantization, weight: Tensor) -> Tensor:
     return integers.float() * scales[:, None]
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("num_rows", [1, 2, 17, 90])
+def test_an_fp8_product_is_that_of_the_rounded_rows_and_weights(
+    num_rows: int, biased: bool, dtype: torch.dtype
+) -> None:
+    weight = random_tensor(48, 64, dtype=dtype)
+    weight[3] *= 1e-3
+    weight[5] = 0
+    bias = random_tensor(48, seed=1, dtype=dtype) if biased else None
+    x = random_tensor(num_rows, 64, seed=2, dtype=dtype)
+    x[0, 7] = 3000.0  # an outlier as Qwen's activations have them
+
+    def rounded(matrix: Tensor) -> Tensor:
+        scales = matrix.double().abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 448
+        return (matrix.double() / scales).float().to(torch.float8_e4m3fn).double() * scales
+
+    projection = Fp8(weight, bias)
+    actual = projection(x)
+    exact = rounded(x) @ rounded(weight).T + (0.0 if bias is None else bias.double())
+    assert actual.dtype == dtype
+    assert (actual - exact).norm() <= 5e-3 * exact.norm()  # bf16
+    plain = F.linear(x, weight, bias).double()
+    assert 1e-3 < (actual - plain).norm() / plain.norm() < 0.05
+    assert projection.num_bytes == 48 * 64 + 4 * 48 + (0 if bias is None else bias.nbytes)
+    assert projection.out_features == 48
+
+
+def test_a_row_that_has_no_numbers_spoils_no_other_row_in_fp8() -> None:
+    x = random_tensor(4, 64)
+    expected = Fp8(weight := random_tensor(32, 64, seed=1))(x)
+    x[1, 3], x[2, 5] = math.nan, math.inf
+    found = Fp8(weight)(x)
+    assert found[1:3].isnan().all()
+    assert torch.equal(found[[0, 3]], expected[[0, 3]])
+
+
+@pytest.mark.parametrize(("shape", "can"), [((32, 48), True), ((32, 40), False), ((33, 48), False)])
+def test_what_torch_does_not_multiply_in_fp8_stays_as_it_is(shape: tuple[int, int], can: bool) -> None:
+    weight = random_tensor(*shape, dtype=torch.bfloat16)
+    assert can_multiply_fp8(weight) == can
+    assert isinstance(build_fp8(torch.bfloat16)(weight, None), Fp8) == can
+
+
+def test_a_device_without_products_in_fp8_is_found_by_trying(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> Tensor:
+        raise RuntimeError("torch._scaled_mm is only supported on devices with compute capability >= 8.9")
+
+    monkeypatch.setattr(torch, "_scaled_mm", refuse)
+    has_fp8_products.cache_clear()
+    try:
+        assert not has_fp8_products(torch.device("cpu"))
+        with pytest.raises(WeightsError, match="Ada, Hopper or later; load the model unquantised"):
+            DecoderWeights.from_parameters(tiny_parameters(tiny_config()), "fp8")
+    finally:
+        has_fp8_products.cache_clear()
+
+
+def test_a_decoder_in_fp8_keeps_its_lm_head_as_it_is() -> None:
+    parameters = tiny_parameters(tiny_config(hidden_size=64, ffn_size=96, head_dim=16, vocab_size=80))
+    head = parameters.lm_head.clone()
+    weights = DecoderWeights.from_parameters(parameters, "fp8", torch.float32)
+    assert all(isinstance(each, Fp8) for layer in weights.layers for each in (layer.qkv, layer.gate_up, layer.down))
+    x = random_tensor(3, 64)
+    torch.testing.assert_close(weights.lm_head(x), F.linear(x, head))
+
+
 @given(
     num_rows=st.sampled_from([0, 1, 2, 7, 24, 25, 40, 41, 90]),
     in_groups=st.integers(1, 4),
@@ -522,5 +593,5 @@ def test_all_projections_of_a_decoder_are_quantised_and_its_embedding_is_not(sch
 def test_quantised_weights_elsewhere_than_on_a_cpu_are_refused() -> None:
     parameters = tiny_parameters(tiny_config())
     parameters.embedding = parameters.embedding.to("meta")
-    with pytest.raises(WeightsError, match="int8 weights are for CPUs; load the model unquantised on meta"):
+    with pytest.raises(WeightsError, match="int8 weights are for CPUs; take fp8, or load the model unquantised on meta"):
         DecoderWeights.from_parameters(parameters, "int8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -238,13 +239,20 @@ ROW_PLAIN = {"num_rows", "num_heads", "num_chunks", "eps"}
 WIDE_LOAD = "ld.global.v4.b32"
 
 
-def ptx(kernel: Any, constants: Mapping[str, Any], capability: int, num_warps: int = 4) -> str:
+def ptx(
+    kernel: Any,
+    constants: Mapping[str, Any],
+    capability: int,
+    num_warps: int = 4,
+    types: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """As a launch compiles a kernel, without a card."""
     import triton
     from triton.backends.compiler import GPUTarget
 
     names = [*enumerate(kernel.arg_names)]
-    signature = {name: "constexpr" if name in constants else ROW_TYPES.get(name, "i32") for _, name in names}
+    all_types = ROW_TYPES | types
+    signature = {name: "constexpr" if name in constants else all_types.get(name, "i32") for _, name in names}
     aligned = {(at,): [["tt.divisibility", 16]] for at, name in names if name not in {*constants, *ROW_PLAIN}}
     source = triton.compiler.ASTSource(kernel, signature, constexprs=dict(constants), attrs=aligned)
     options = {"num_warps": num_warps, "enable_fp_fusion": False}
@@ -287,3 +295,14 @@ def test_norms_and_gates_move_16_bytes_at_once(capability: int) -> None:
     assert (heads.count(WIDE_LOAD), heads.count("st.global.v4.b32")) == (2, 1)
     gate = ptx(swiglu_kernel, {"BLOCK": 1024}, capability)
     assert (gate.count(WIDE_LOAD), gate.count("st.global.v4.b32")) == (2, 1)
+
+
+@pytest.mark.long
+def test_rows_in_fp8_are_loaded_16_and_stored_8_bytes_at_once() -> None:
+    from kernels.fp8_rows import FP8_MOST, LEAST_SCALE
+    from kernels.fp8_rows.kernel import fp8_rows_kernel
+
+    constants = {"SIZE": 4096, "MOST": FP8_MOST, "LEAST": LEAST_SCALE}
+    types = {"values": "*fp8e4nv", "scales": "*fp32"}
+    found = ptx(fp8_rows_kernel, constants, 90, 16, types)
+    assert (found.count(WIDE_LOAD), found.count("st.global.v2.b32")) == (1, 1)

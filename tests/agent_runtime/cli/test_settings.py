@@ -236,13 +236,16 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_looked_for(
         assert answer in str(done.exception)
 
 
-def test_weights_in_fewer_bits_are_refused_on_a_card(
-    monkeypatch: pytest.MonkeyPatch, arguments: list[str | Path]
+@pytest.mark.parametrize(
+    ("scheme", "made_for", "device"), [("int8", "CPUs", "cuda"), ("int4", "CPUs", "mps"), ("fp8", "cards", "cpu")]
+)
+def test_weights_in_fewer_bits_are_refused_on_a_device_that_they_are_not_for(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str | Path], scheme: str, made_for: str, device: str
 ) -> None:
     monkeypatch.setattr("agent_runtime.llm.opener.resolve_device", torch.device)
-    done = hunk_here(*arguments, "--device", "cuda", "--quantize", "int8")
+    done = hunk_here(*arguments, "--device", device, "--quantize", scheme)
     assert isinstance(done.exception, BadRequest)
-    assert "quantize is 'int8', which is for CPUs, and the device is cuda" in str(done.exception)
+    assert f"quantize is '{scheme}', which is for {made_for}, and the device is {device}" in str(done.exception)
 
 
 def test_balanced_is_no_default_of_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
