@@ -593,5 +593,6 @@ def test_all_projections_of_a_decoder_are_quantised_and_its_embedding_is_not(sch
 def test_quantised_weights_elsewhere_than_on_a_cpu_are_refused() -> None:
     parameters = tiny_parameters(tiny_config())
     parameters.embedding = parameters.embedding.to("meta")
-    with pytest.raises(WeightsError, match="int8 weights are for CPUs; take fp8, or load the model unquantised on meta"):
+    message = "int8 weights are for CPUs; take fp8, or load the model unquantised on meta"
+    with pytest.raises(WeightsError, match=message):
         DecoderWeights.from_parameters(parameters, "int8")
