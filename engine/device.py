@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from engine.errors import DeviceError, DeviceLost
 
@@ -49,6 +52,22 @@ def use_device(device: torch.device) -> AbstractContextManager[object]:
     thread.
     """
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def map_host_memory(memory: Tensor, device: torch.device) -> Callable[[], object]:
+    """Let a card read and write host memory in place, over the bus. Return what ends that, before the memory is freed.
+
+    Nothing is done for other devices. Raises DeviceError where the driver refuses.
+    """
+    if device.type != "cuda":
+        return lambda: None
+    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    with use_device(device):
+        code = int(runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))
+    if code:
+        size_gb = memory.nbytes / 1e9
+        raise DeviceError(f"{device} cannot use {size_gb:.1f} GB of host memory (cudaHostRegister: error {code})")
+    return partial(runtime.cudaHostUnregister, memory.data_ptr())
 
 
 def check_device(device: torch.device) -> None:

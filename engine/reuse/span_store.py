@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.config import ModelConfig
+from engine.device import map_host_memory
 from engine.errors import EngineError
 from engine.reuse.disk_tier import KVTier, SpanHeader, WriteBack
 from engine.reuse.span_entry import ENTRY_TOKENS, KGRAM_LEN, Entry, Slots, SpanStats, TokenIds
@@ -21,7 +23,11 @@ from engine.types import Match
 
 
 class SpanMemory:
-    """`keys[layer]` and `values[layer]` are [num_slots, num_kv_heads, head_dim]; a slot holds one token."""
+    """`keys[layer]` and `values[layer]` are [num_slots, num_kv_heads, head_dim]; a slot holds one token.
+
+    It is host memory, whatever the device: there is more of it. A card writes to it in place, and may do so until the
+    pass is over whose slots are reserved.
+    """
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device, capacity_bytes: int) -> None:
         """Allocate as many slots as the bytes hold. Raises EngineError if that is none, or if memory is short."""
@@ -29,38 +35,28 @@ class SpanMemory:
         self.num_slots = capacity_bytes // self.token_bytes
         self.config = config
         self.dtype = dtype
-        self.device = device
         if self.num_slots < 1:
             raise EngineError(f"the span store has {capacity_bytes} bytes; the KV of a token takes {self.token_bytes}")
-        shape = (self.num_slots, config.num_kv_heads, config.head_dim)
+        shape = (2, config.num_layers, self.num_slots, config.num_kv_heads, config.head_dim)
         try:  # zeros touch every page of memory now, not under a request
-            self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]
-            self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]
+            memory = torch.zeros(shape, dtype=dtype)
+            weakref.finalize(self, map_host_memory(memory, device))
         except RuntimeError as error:
             raise EngineError(
                 f"there is no memory for {capacity_bytes / 1e9:.1f} GB of stored KV; give the span store less"
             ) from error
-
-        self._rows = [_rows(each) for each in chain(self.keys, self.values)] if device.type == "cpu" else None
+        self.keys, self.values = list(memory[0].unbind()), list(memory[1].unbind())
+        self._rows = [_rows(each) for each in chain(self.keys, self.values)]
 
     def write(self, slots: Slots, layer: int, keys: Tensor, values: Tensor) -> None:
         """Write keys and values, [num_tokens, num_kv_heads, head_dim], to slots."""
         assert keys.dtype == values.dtype == self.dtype, "the bytes are copied as they are"
         assert len(keys) == len(values) == len(slots), "one slot a token"
-        if self._rows is None:
-            places = torch.from_numpy(slots).to(self.device)
-            self.keys[layer].index_copy_(0, places, keys)
-            self.values[layer].index_copy_(0, places, values)
-        else:
-            self._rows[layer][slots] = _rows(keys)
-            self._rows[len(self.keys) + layer][slots] = _rows(values)
+        self._rows[layer][slots] = _rows(keys.cpu())
+        self._rows[len(self.keys) + layer][slots] = _rows(values.cpu())
 
     def payload(self, slots: Slots) -> memoryview:
         """Return a copy of these slots: the bytes of [2, num_layers, num_tokens, num_kv_heads, head_dim]."""
-        if self._rows is None:
-            places = torch.from_numpy(slots).to(self.device)
-            copy = torch.stack([each.index_select(0, places) for each in chain(self.keys, self.values)])
-            return copy.cpu().view(torch.uint8).numpy().data.cast("B")
         rows = np.empty((len(self._rows), len(slots)), dtype=self._rows[0].dtype)
         for target, source in zip(rows, self._rows, strict=True):
             np.take(source, slots, out=target, mode="clip")  # any mode but the default writes to `out` at once
@@ -68,13 +64,6 @@ class SpanMemory:
 
     def restore(self, slots: Slots, payload: memoryview) -> None:
         """Write what `payload` has returned to as many slots."""
-        if self._rows is None:
-            shape = (2 * len(self.keys), len(slots), *self.keys[0].shape[1:])
-            copy = torch.frombuffer(payload, dtype=self.dtype).view(shape).to(self.device)
-            places = torch.from_numpy(slots).to(self.device)
-            for each, source in zip(chain(self.keys, self.values), copy, strict=True):
-                each.index_copy_(0, places, source)
-            return
         rows = np.frombuffer(payload, dtype=self._rows[0].dtype).reshape(len(self._rows), len(slots))
         for target, source_rows in zip(self._rows, rows, strict=True):
             target[slots] = source_rows

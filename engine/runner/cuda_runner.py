@@ -209,7 +209,7 @@ def _choose_kv_bytes(model: Decoder, config: EngineConfig, share: float) -> int:
     del pool
     torch.cuda.empty_cache()
     free_bytes, _ = torch.cuda.mem_get_info(device)
-    kv_bytes = int(share * free_bytes) - NUM_PASS_RESERVES * pass_bytes - config.span_bytes
+    kv_bytes = int(share * free_bytes) - NUM_PASS_RESERVES * pass_bytes
     if kv_bytes < page_bytes(model.config, config.page_size, dtype):
         raise EngineError(
             f"the card has {free_bytes / 1e9:.1f} GB left beside the weights, and a pass over {num_rows} tokens takes "

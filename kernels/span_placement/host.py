@@ -66,17 +66,17 @@ def place_on_cpu(
     target_slots: Tensor,
     scratch: Scratch,
 ) -> None:
-    """Do the same as `kernels.span_placement.place`, with all tensors in host memory."""
+    """Do the same as `kernels.span_placement.place` by torch, with keys and values in host memory."""
     for first in range(0, len(source_slots), TOKENS):
         chunk = slice(first, first + TOKENS)
         source, target = to_rows(source_slots[chunk]), to_rows(target_slots[chunk])
         stored = scratch.take("stored", (len(cos[chunk]), *keys.shape[1:]), keys.dtype)
-        rotated = apply_rope(read(keys, source, stored), cos[chunk], sin[chunk])
+        rotated = apply_rope(read(keys, source, stored), cos[chunk].cpu(), sin[chunk].cpu()).to(pool_keys.device)
         if isinstance(target, slice):
             pool_keys[target] = rotated
         else:
             write(pool_keys, target, rotated)
-        write(pool_values, target, read(values, source, stored))
+        write(pool_values, target, read(values, source, stored).to(pool_values.device))
 
 
 CHUNK_BYTES = 16 << 20

@@ -15,7 +15,7 @@ from engine.engine_config import EngineConfig
 from engine.kv_pool import KVPool
 from engine.runner.cuda_runner import KernelRunner
 from engine.runner.step_rows import PagedRows
-from engine.types import GenerationRequest, GenerationResult
+from engine.types import GenerationRequest, GenerationResult, Reuse
 from engine.weights import Parameters
 from kernels.accept import AcceptOutput
 from tests.engine.cores import PROMPT, Oracle, RandomDraft, drain, run_one
@@ -65,6 +65,31 @@ def test_greedy_output_in_float32_is_that_of_the_cpu(family: str, most_graphs: i
     assert (core._runner.graphs is None) == (most_graphs == 0)
     if core._runner.graphs is not None:
         assert 3 <= len(core._runner.graphs) <= most_graphs
+
+
+@pytest.mark.parametrize("most_graphs", [0, 48])
+def test_kv_is_recorded_in_host_memory_in_place_and_placed_from_there(most_graphs: int) -> None:
+    config = EngineConfig(
+        max_seq_len=400, page_size=16, span_bytes=8 << 20, most_graphs=most_graphs, check_integrity=True
+    )
+    text = [index * 7 % (VOCAB_SIZE - 1) for index in range(200)]
+    found = []
+    for model in decoders("qwen2", torch.float32):
+        core = EngineCore(model, TOKEN_BYTES, config)
+        assert core.reuse is not None
+        steps = []
+        for first in (1, 2, 3):
+            request = GenerationRequest([first] * first + text, max_new_tokens=24, reuse=Reuse("turbo"))
+            result = run_one(core, request)
+            steps.append((result.token_ids, result.usage.reused_approximate))
+        torch.cuda.synchronize()
+        found.append((steps, [each.clone() for each in core.reuse.store.keys]))
+    (expected, expected_keys), (steps, keys) = found
+    assert steps == expected
+    assert expected[1][1] > 100
+    for ours, theirs in zip(keys, expected_keys, strict=True):
+        assert ours.device.type == "cpu"
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gc
 import shutil
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 from unittest import mock
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from numpy.typing import NDArray
 
-from engine.errors import EngineError
+from engine.errors import DeviceError, EngineError
 from engine.reuse.disk_tier import DiskTier
 from engine.reuse.span_store import SpanMemory, SpanStore
 from tests.engine.reuse.span_store.stores import (
@@ -344,23 +346,41 @@ def test_keys_that_lie_apart_in_memory_are_written_as_they_are() -> None:
         store.write(slots, 1, keys.half(), values.half())
 
 
-@pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda"), marks=pytest.mark.gpu)])
-def test_torchs_own_copies_are_the_same_as_those_in_the_hosts_memory(device: torch.device) -> None:
-    if device.type == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    memories = [SpanMemory(CONFIG, torch.bfloat16, each, 40 * TOKEN_BYTES) for each in (CPU, device)]
-    memories[1]._rows = None
-    slots = np.random.default_rng(0).permutation(40)[:25]
-    for layer in range(CONFIG.num_layers):
-        keys, values = torch.randn(2, 25, CONFIG.num_kv_heads, CONFIG.head_dim).to(torch.bfloat16)
-        for memory in memories:
-            memory.write(slots, layer, keys.to(memory.device), values.to(memory.device))
-    first, second = (memory.payload(slots) for memory in memories)
-    assert first == second
-    for memory in memories:
-        memory.restore(slots[::-1].copy(), first)
-    assert memories[0].payload(np.arange(40)) == memories[1].payload(np.arange(40))
-    assert memories[0].payload(slots[::-1].copy()) == first
+class CudaRuntime:
+    """The two functions of CUDA's runtime, which note what they are asked for and answer `code`."""
+
+    def __init__(self, code: int = 0) -> None:
+        self.code = code
+        self.mapped: dict[int, int] = {}
+
+    def cudaHostRegister(self, address: int, num_bytes: int, flags: int) -> int:  # noqa: N802
+        self.mapped[address] = num_bytes
+        return self.code
+
+    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
+        del self.mapped[address]
+        return 0
+
+
+def test_a_card_gets_at_host_memory_in_place_until_it_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = CudaRuntime()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    monkeypatch.setattr("engine.device.use_device", lambda device: nullcontext())
+    memory = SpanMemory(CONFIG, torch.bfloat16, torch.device("cuda", 0), 40 * TOKEN_BYTES)
+    assert all(each.device == CPU for each in (*memory.keys, *memory.values))
+    assert runtime.mapped == {memory.keys[0].data_ptr(): 40 * TOKEN_BYTES}
+    del memory
+    gc.collect()
+    assert not runtime.mapped
+    SpanMemory(CONFIG, torch.bfloat16, CPU, 40 * TOKEN_BYTES)
+    assert not runtime.mapped, "other devices have no such memory"
+
+
+def test_a_driver_that_refuses_host_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: CudaRuntime(code=2))
+    monkeypatch.setattr("engine.device.use_device", lambda device: nullcontext())
+    with pytest.raises(DeviceError, match=r"cuda:0 cannot use 0\.0 GB of host memory \(cudaHostRegister: error 2\)"):
+        SpanMemory(CONFIG, torch.bfloat16, torch.device("cuda", 0), 40 * TOKEN_BYTES)
 
 
 def test_it_takes_as_many_tokens_as_its_bytes_hold() -> None:
