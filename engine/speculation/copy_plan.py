@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from engine.speculation.sources import Sources
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.speculation.sources import Places, Sources
 from engine.speculation.token_lines import Reindent, complete_line, reindent_line
 
 LONGEST_TAIL = 32
@@ -44,6 +47,19 @@ class CopyCursor:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundPlaces:
+    """Places after the output's last `lengths` tokens, ascending, int64 each.
+
+    texts: the numbers of their texts. old_places: the places in the original that they stand for, -1 for none.
+    """
+
+    places: Places
+    lengths: Places
+    texts: Places
+    old_places: Places
+
+
+@dataclass(frozen=True, slots=True)
 class TailMatch:
     """A place after the output's last `length` tokens."""
 
@@ -66,61 +82,59 @@ class Resync:
 
         None: the token is in no source; the best guess is then what follows the expected token, if anything.
         """
-        open_indent = self._sources.find_open_indent(tail)
-        aligned = None if expected is None else self._sources.find_old_place(expected)
-        matches = []
-        for place, length in self._find_places(tail, self._sources.output):
-            number = self._sources.texts.text_of(place)
-            is_alternative = (
-                aligned is not None
-                and number not in (cursor.guide, self._sources.update)
-                and self._sources.find_old_place(place) == aligned + 1
-            )
-            exact = self._sources.texts.tokens(place, place + len(open_indent)) == open_indent
-            length += bool(open_indent) and exact
-            if is_alternative or length >= FEWEST_ELSEWHERE or number == self._sources.update:
-                score = self._score(place, length, cursor) + is_alternative * ALIGNED
-                matches.append(TailMatch(place, length, score))
-        best = max(matches, key=lambda match: match.score, default=None)
+        sources, texts = self._sources, self._sources.texts
+        open_indent = sources.find_open_indent(tail)
+        aligned = None if expected is None else sources.find_old_place(expected)
+        found = self._find_places(tail, sources.output, cursor)
+        is_alternative = np.zeros(len(found.places), dtype=np.bool_)
+        if aligned is not None:
+            is_alternative = (found.old_places == aligned + 1) & (found.texts != cursor.guide)
+        lengths = found.lengths
+        if open_indent:
+            exact = [texts.tokens(place, place + len(open_indent)) == open_indent for place in found.places.tolist()]
+            lengths = lengths + np.array(exact, dtype=np.int64)
+        scores = self._score(found, lengths, cursor) + is_alternative * ALIGNED
+        kept = np.flatnonzero(is_alternative | (lengths >= FEWEST_ELSEWHERE) | (found.texts == sources.update))
+        best = _get_best(found.places[kept], lengths[kept], scores[kept])
         if open_indent and expected is not None:
-            best = self._find_same_line(matches, open_indent, self._sources.texts.line_start(expected)) or best
-        within = expected is not None and expected < self._sources.texts.end_of(expected)
+            columns = (found.places[kept].tolist(), lengths[kept].tolist(), scores[kept].tolist())
+            matches = [TailMatch(*each) for each in zip(*columns, strict=True)]
+            best = self._find_same_line(matches, open_indent, texts.line_start(expected)) or best
+        within = expected is not None and expected < texts.end_of(expected)
         return None if best is None or (within and best.score <= SUBSTITUTED) else best
 
     def find_continuation(self, tail: Sequence[int], cursor: CopyCursor) -> TailMatch | None:
         """Return where a whole file continues after `tail`, the end of a copied block of the update or of
         the output.
         """
-        matches = [
-            TailMatch(place, length, self._score(place, length, cursor))
-            for place, length in self._find_places(tail, self._sources.original)
-            if length >= FEWEST_CONTINUED
-        ]
-        return max(matches, key=lambda match: match.score, default=None)
+        found = self._find_places(tail, self._sources.original, cursor)
+        kept = np.flatnonzero(found.lengths >= FEWEST_CONTINUED)
+        scores = self._score(found, found.lengths, cursor)
+        return _get_best(found.places[kept], found.lengths[kept], scores[kept])
 
-    def _find_places(self, tail: Sequence[int], last_text: int) -> list[tuple[int, int]]:
-        """Return places with a next token, in the texts up to `last_text`, and the number of matching tokens before
-        each.
-        """
-        texts = self._sources.texts
-        places, lengths = texts.search(tail[-LONGEST_TAIL:])
-        return [
-            (place, length)
-            for place, length in zip(places.tolist(), lengths.tolist(), strict=True)
-            if texts.text_of(place) <= last_text and place < texts.end_of(place)
-        ]
+    def _find_places(self, tail: Sequence[int], last_text: int, cursor: CopyCursor) -> FoundPlaces:
+        """Return places with a next token, in the texts up to `last_text`."""
+        places, lengths = self._sources.texts.search(tail[-LONGEST_TAIL:])
+        numbers, ends = self._sources.texts.locate(places)
+        kept = np.flatnonzero((numbers <= last_text) & (places < ends))
+        places, lengths, numbers = places[kept], lengths[kept], numbers[kept]
+        return FoundPlaces(places, lengths, numbers, self._sources.find_old_places(places, numbers))
 
-    def _score(self, place: int, length: int, cursor: CopyCursor) -> float:
-        number = self._sources.texts.text_of(place)
-        score = EACH * min(length, TELLING) + EACH_MORE * max(0, length - TELLING)
-        if number == cursor.guide:
-            score += GUIDE
-        elif number < self._sources.original:
-            score += OTHER_MERGE
-        old, anchor = self._sources.find_old_place(place), self._sources.find_old_place(cursor.anchor)
-        if old is None or anchor is None:
-            return score + (UPDATE if number == self._sources.update else OUTPUT)
-        return score - PER_DOUBLING * abs(old - anchor).bit_length() - (BACKWARD if old < anchor else 0.0)
+    def _score(self, found: FoundPlaces, lengths: Places, cursor: CopyCursor) -> NDArray[np.float64]:
+        """Return the score of each place."""
+        sources, numbers, old_places = self._sources, found.texts, found.old_places
+        scores = EACH * np.minimum(lengths, TELLING) + EACH_MORE * np.maximum(0, lengths - TELLING)
+        scores[numbers == cursor.guide] += GUIDE
+        scores[(numbers != cursor.guide) & (numbers < sources.original)] += OTHER_MERGE
+        anchor = sources.find_old_place(cursor.anchor)
+        is_old = old_places >= 0 if anchor is not None else np.zeros(len(numbers), dtype=np.bool_)
+        scores[~is_old & (numbers == sources.update)] += UPDATE
+        scores[~is_old & (numbers != sources.update)] += OUTPUT
+        if anchor is not None:
+            distances = old_places[is_old] - anchor
+            num_doublings = np.frexp(np.abs(distances).astype(np.float64))[1]  # the bit length
+            scores[is_old] = scores[is_old] - PER_DOUBLING * num_doublings - BACKWARD * (distances < 0)
+        return scores
 
     def _find_same_line(self, matches: Sequence[TailMatch], open_indent: list[int], expected: int) -> TailMatch | None:
         """Return the expected line at its present indentation: it is so in another source, or will be shifted."""
@@ -138,6 +152,14 @@ class Resync:
             return max(exact, key=lambda match: match.score)
         best = max(matches, key=lambda match: match.score)
         return here if best in same else None
+
+
+def _get_best(places: Places, lengths: Places, scores: NDArray[np.float64]) -> TailMatch | None:
+    """Return the match with the highest score, the first of equal ones."""
+    if not len(places):
+        return None
+    at = int(scores.argmax())
+    return TailMatch(int(places[at]), int(lengths[at]), float(scores[at]))
 
 
 MAX_OUTPUT_COPY = 64
@@ -225,6 +247,11 @@ class CopyPlan:
         while len(self.token_ids) < num_tokens and self._next_place is not None:
             place = self._next_place
             end, following = self._find_stretch(place)
+            needed = place + num_tokens - len(self.token_ids)
+            if needed < end and self.reindent.is_identity and self._sources.find_old_place(place) is not None:
+                self._copy(place, needed)  # not the rest of a long file, which may never be asked for
+                self._next_place = needed
+                continue
             self._copy(place, end)
             if following is After.CONTINUATION:
                 self._continue_after_block(end)

@@ -99,7 +99,9 @@ class Texts:
         behind = np.zeros(self._bare.end + 1, dtype=np.int64)  # by bare place: the place after the token before it
         for start, bare_start, (_, kept) in zip(self.starts, self._bare.starts, bare, strict=False):
             behind[bare_start + 1 : bare_start + 1 + len(kept)] = kept + start + 1
-        self._behind = behind.tolist()
+        self._behind = np.zeros(2 * len(behind), dtype=np.int64)
+        self._behind[: len(behind)] = behind
+        self._behind_end = len(behind)
         self._at_line_start = True
         self.output: list[int] = []
 
@@ -110,12 +112,21 @@ class Texts:
         numbers, kept, self._at_line_start = self.lines.strip_indents(array, self._at_line_start)
         self._raw.grow(token_ids)
         self._bare.grow(numbers.tolist())
-        self._behind += (kept + start + 1).tolist()
+        end = self._behind_end + len(kept)
+        if end > len(self._behind):
+            self._behind = np.concatenate([self._behind, np.zeros(end, dtype=np.int64)])
+        self._behind[self._behind_end : end] = kept + start + 1
+        self._behind_end = end
         self.output += token_ids
 
     def text_of(self, place: int) -> int:
         """Return the number of the text that a place belongs to; the output's is the last."""
         return bisect_right(self.starts, place) - 1
+
+    def locate(self, places: Places) -> tuple[Places, Places]:
+        """Return `text_of` and `end_of` of each place."""
+        numbers = np.searchsorted(self.starts, places, side="right") - 1
+        return numbers, np.array([*self.ends, self._raw.end])[numbers]
 
     def end_of(self, place: int) -> int:
         """Return the place after the last token of the text that a place belongs to."""
@@ -137,7 +148,7 @@ class Texts:
         """
         numbers, _, _ = self.lines.strip_indents(np.asarray(tail, dtype=np.int64), False)
         places, lengths = self._bare.search(numbers.tolist(), len(tail))
-        return np.array([self._behind[place] for place in places.tolist()], dtype=np.int64), lengths
+        return self._behind[places], lengths
 
     def line_start(self, place: int) -> int:
         """Return where the line of a place begins; the place itself if lines are unknown."""
@@ -190,6 +201,8 @@ class Hunks:
         ]
         self._first = Hunk(start, start, old_start, old_start)
         self._starts = [hunk.start for hunk in self.hunks]
+        columns = [(each.start, each.end, each.old_start, each.old_end) for each in (self._first, *self.hunks)]
+        self._columns = np.array(columns, dtype=np.int64).T
         self._old_starts = [hunk.old_start for hunk in self.hunks]
         self._regions = _join_hunks(self.hunks, NEAR)
         self._region_starts = [region.old_start for region in self._regions]
@@ -206,6 +219,14 @@ class Hunks:
         if place < hunk.end:
             return min(hunk.old_start + place - hunk.start, hunk.old_end)
         return hunk.old_end + place - hunk.end
+
+    def find_old_places(self, places: Places) -> Places:
+        """Return `find_old_place` of each place."""
+        starts, ends, old_starts, old_ends = self._columns[:, np.searchsorted(self._starts, places, side="right")]
+        found: Places = np.where(
+            places < ends, np.minimum(old_starts + places - starts, old_ends), old_ends + places - ends
+        )
+        return found
 
     def find_new_place(self, old_place: int) -> int:
         """Return the place in the merge of a place in the original; for one in a hunk, the place after the hunk."""
@@ -290,6 +311,15 @@ class Sources:
         """Return the place in the original that a place of a whole file stands for; None for update and output."""
         number = self.texts.text_of(place)
         return self.hunks[number].find_old_place(place) if number <= self.original else None
+
+    def find_old_places(self, places: Places, numbers: Places) -> Places:
+        """Return `find_old_place` of each place, whose texts have these numbers; -1 for None."""
+        found = np.full(len(places), -1, dtype=np.int64)
+        for number, hunks in enumerate(self.hunks):
+            first, end = np.searchsorted(numbers, (number, number + 1))  # places ascend, and so do their texts
+            if first < end:
+                found[first:end] = hunks.find_old_places(places[first:end])
+        return found
 
     def read_line(self, place: int) -> bytes:
         """Return the line that begins at a place, without its indentation and its end."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.speculation import MergeDraft
-from engine.speculation.sources import NO_TOKEN, Hunks, SuffixIndex
+from engine.speculation.sources import NO_TOKEN, Hunks, Sources, SuffixIndex
 from engine.speculation.token_lines import Reindent, TokenLines, complete_line, reindent_line
 from engine.types import Draft
 
@@ -287,6 +288,33 @@ def test_outside_of_hunks_the_texts_are_equal_and_places_are_told_both_ways(
     assert [found.find_old_place(START + at) for at in range(len(merge))] == sorted(
         found.find_old_place(START + at) for at in range(len(merge))
     )
+
+
+@given(ids, ids, ids, ids)
+def test_places_together_are_told_as_one_by_one(
+    merge: list[int], original: list[int], update: list[int], output: list[int]
+) -> None:
+    sources = Sources([merge], None, original, update, None)
+    sources.texts.grow(output)
+    places = np.arange(1, sources.texts.starts[-1] + len(output), dtype=np.int64)
+    numbers, ends = sources.texts.locate(places)
+    assert numbers.tolist() == [sources.texts.text_of(place) for place in places.tolist()]
+    assert ends.tolist() == [sources.texts.end_of(place) for place in places.tolist()]
+    old_places = [sources.find_old_place(place) for place in places.tolist()]
+    assert sources.find_old_places(places, numbers).tolist() == [-1 if each is None else each for each in old_places]
+
+
+@given(st.lists(st.tuples(st.integers(0, 250), st.integers(0, 2)), max_size=4), st.integers(1, 40))
+def test_a_draft_that_is_planned_piece_by_piece_is_the_one_that_is_planned_at_once(
+    departures: list[tuple[int, int]], piece: int
+) -> None:
+    output = MERGE.copy()
+    for at, kind in sorted(departures, reverse=True):
+        output[at : at + kind] = [7, 8][: 2 - kind]
+    whole, pieces = draft_of(MERGE, FILE, update=NEW), draft_of(MERGE, FILE, update=NEW)
+    for written in range(len(output)):
+        expected = proposal(whole, output[:written], 1000)
+        assert proposal(pieces, output[:written], piece) == expected[:piece]
 
 
 @given(ids, ids)
