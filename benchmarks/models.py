@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from agent_runtime.models.config import CATALOGUE, LoadOptions, ModelSettings
 from agent_runtime.models.loader import LoadedModel, load_model
 from agent_runtime.models.store import ModelStore, resolve
@@ -80,9 +82,9 @@ class Task:
         )
 
 
-def measure(name: str) -> dict[str, Any]:
+def measure(name: str, device: str) -> dict[str, Any]:
     """Return one row of the table, for the model `name`, loaded and measured in this process."""
-    loaded = open_model(name, ModelSettings.from_env(os.environ), LoadOptions())
+    loaded = open_model(name, ModelSettings.from_env(os.environ), LoadOptions(device=device))
     task = _make_task(loaded)
     prefill = [_time_run(lambda: _prefill_cold(task)) for _ in range(REPEATS)]
     plain = [_time_run(lambda: task.run(NUM_PLAIN_TOKENS)) for _ in range(REPEATS)]
@@ -134,15 +136,15 @@ def _count_common(first: tuple[int, ...], second: tuple[int, ...]) -> int:
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
-def _measure_first_load(name: str) -> float:
+def _measure_first_load(name: str, device: str) -> float:
     """Load from the GGUF file as if for the first time: the bf16 copy goes to a folder that is then removed."""
     with tempfile.TemporaryDirectory() as folder:
         files = resolve(name, ModelStore(ModelSettings.from_env(os.environ).cache_dir))
-        return load_model(files, Path(folder)).load_seconds
+        return load_model(files, Path(folder), device=torch.device(device)).load_seconds
 
 
-def _run_step(name: str, step: str) -> Any:
-    command = [sys.executable, "-m", "benchmarks.models", "--models", name, "--step", step]
+def _run_step(name: str, step: str, device: str) -> Any:
+    command = [sys.executable, "-m", "benchmarks.models", "--models", name, "--step", step, "--device", device]
     environ = os.environ | build_environment(os.environ)
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -150,24 +152,25 @@ def _run_step(name: str, step: str) -> Any:
     return json.loads(done.stdout)
 
 
-STEPS: dict[str, Callable[[str], Any]] = {"measure": measure, "first-load": _measure_first_load}
+STEPS: dict[str, Callable[[str, str], Any]] = {"measure": measure, "first-load": _measure_first_load}
 
 
 def main() -> None:
     """Measure every model that is asked for, and print the table."""
     parser = make_parser("models", __doc__)
     parser.add_argument("--models", default=",".join(entry.name for entry in CATALOGUE), help="names, by commas")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.step:
-        print(json.dumps(STEPS[options.step](options.models)))
+        print(json.dumps(STEPS[options.step](options.models, options.device)))
         return
     print(describe_machine(), flush=True)
     rows = []
     for name in options.models.split(","):
         say(f"measuring {name} ...")
-        first_load_seconds = _run_step(name, "first-load")
-        rows.append(_run_step(name, "measure") | {"first_load_seconds": first_load_seconds})
+        first_load_seconds = _run_step(name, "first-load", options.device)
+        rows.append(_run_step(name, "measure", options.device) | {"first_load_seconds": first_load_seconds})
     print(render_rows([row for row in rows if row["same_text"]], COLUMNS))
     for row in rows:
         if not row["same_text"]:

@@ -62,7 +62,7 @@ CONTEXT = 2048
 
 PLAIN = f"plain decoding behind {CONTEXT:,} tokens, tok/s"
 
-PASSES = (1, 64, 256, 512)
+PASSES = (1, 4, 16, 64, 256, 512, 1024, 1536)
 """Rows of the passes: the pending token and a draft."""
 
 CONTEXTS = (8192, 32768, 131072)
@@ -77,6 +77,9 @@ CHANGED = 64
 
 SEGMENT = 512
 """Tokens of a segment, the unit that is recomputed around a change."""
+
+BUS_BYTES_S = 64e9
+"""The most that PCIe 5 with 16 lanes carries."""
 
 ITEM_BYTES = 2
 """bfloat16."""
@@ -101,7 +104,7 @@ def compute_second_turn_s(config: ModelConfig, num_tokens: int, mode: str, ceili
     """Return seconds to the first token of a prompt that was run before but for CHANGED tokens in its middle.
 
     cold: all is run. exact: what follows the change, too. fast: the changed segment, and what is stored of the
-    rest is read and written. turbo: the same for the changed tokens alone.
+    rest is read from host memory. turbo: the same for the changed tokens alone.
     """
     if mode == COLD:
         return compute_pass_s(config, Rows(0, num_tokens), ceilings)
@@ -110,7 +113,7 @@ def compute_second_turn_s(config: ModelConfig, num_tokens: int, mode: str, ceili
         return compute_pass_s(config, Rows(changed_at, num_tokens - changed_at), ceilings)
     num_run = (SEGMENT if mode == "fast" else CHANGED) + 1  # the last token is run in any case
     num_placed = num_tokens - changed_at - num_run
-    moved_s = 2 * num_placed * count_kv_token_bytes(config, ITEM_BYTES) / ceilings.copy_bytes_s
+    moved_s = num_placed * count_kv_token_bytes(config, ITEM_BYTES) / BUS_BYTES_S
     return moved_s + compute_pass_s(config, Rows(num_tokens - num_run, num_run), ceilings)
 
 

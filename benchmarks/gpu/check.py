@@ -3,7 +3,8 @@
 It installs nothing and needs no network, weights or shared data: whatever Python it is given has torch with CUDA,
 Triton and what Hunk imports. Each stage is a process of its own that ends after eight minutes at most and leaves
 `STAGE.json` and `STAGE.txt` in the folder. A stage that has succeeded there is not run again, so a check that was cut
-short goes on. `index.html` shows all of it. Exits with 2 where there is no card, with 1 if a stage has failed.
+short goes on. `index.html` shows all of it. Stages for which something is missing, such as real weights or vLLM, say
+what it is and are left out. Exits with 2 where there is no card, with 1 if a stage has failed.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ from __future__ import annotations
 import argparse
 import html
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from agent_runtime.models.config import CATALOGUE, ModelSettings
+from agent_runtime.models.store import ModelStore
 from benchmarks.gpu.__main__ import NO_CARD
 from benchmarks.gpu.card import NoCard, cuda_device
 from benchmarks.harness import say
@@ -26,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 480
 """Limit of a stage."""
 
+WEIGHTS = "qwen2.5-coder-1.5b"
 FIGURES = "{out}/{stage}-figures.json"
 STAGES: dict[str, tuple[str, ...]] = {
     "tests": (
@@ -40,8 +46,22 @@ STAGES: dict[str, tuple[str, ...]] = {
     "users-1.5b": ("-m", "benchmarks.gpu.users", "--model", "1.5b", "--json", FIGURES),
     "users-7b": ("-m", "benchmarks.gpu.users", "--model", "7b", "--json", FIGURES),
     "ops": ("-m", "benchmarks.gpu", "--ops", "--json", FIGURES),
+    "weights": ("-m", "benchmarks.models", "--models", WEIGHTS, "--device", "cuda", "--json", FIGURES),
+    "vllm-1.5b": ("-m", "benchmarks.gpu.users", "--engine", "vllm", "--model", "1.5b", "--json", FIGURES),
 }
 """Arguments of Python for each stage, the most telling first."""
+
+
+def find_missing(name: str) -> str | None:
+    """Return what a stage lacks here, None if nothing."""
+    if name.startswith("vllm") and find_spec("vllm") is None:
+        return "vLLM is not installed in this Python: `pip install vllm`"
+    if name == "weights":
+        store = ModelStore(ModelSettings.from_env(os.environ).cache_dir)
+        entry = next(each for each in CATALOGUE if each.name == WEIGHTS)
+        if not store.path(entry).exists():
+            return f"there are no weights of {WEIGHTS}: `hunk models pull {WEIGHTS}`"
+    return None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -57,10 +77,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("gpu-check: there is no CUDA device (`nvidia-smi` tells whether the driver finds one)", file=sys.stderr)
         sys.exit(NO_CARD)
     options.out.mkdir(parents=True, exist_ok=True)
-    results = {name: run_stage(name, STAGES[name], options.out, options.seconds) for name in options.stages}
+    missing = {name: why for name in options.stages if (why := find_missing(name)) is not None}
+    for name, why in missing.items():
+        say(f"{name}: left out: {why}")
+    left = [name for name in options.stages if name not in missing]
+    results = {name: run_stage(name, STAGES[name], options.out, options.seconds) for name in left}
     write_page(options.out)
     failed = [name for name, result in results.items() if result["returncode"]]
-    say(f"{options.out / 'index.html'}: " + (f"failed: {', '.join(failed)}" if failed else "all stages passed"))
+    verdict = f"failed: {', '.join(failed)}" if failed else "all stages passed"
+    say(f"{options.out / 'index.html'}: {verdict}" + (f", left out: {', '.join(missing)}" if missing else ""))
     sys.exit(bool(failed))
 
 

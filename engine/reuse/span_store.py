@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -47,6 +47,8 @@ class SpanMemory:
             ) from error
         self.keys, self.values = list(memory[0].unbind()), list(memory[1].unbind())
         self._rows = [_rows(each) for each in chain(self.keys, self.values)]
+        self.wait_for_reads: Callable[[], object] = lambda: None
+        """Waits for what a card has still to read; to be called before the host writes."""
 
     def write(self, slots: Slots, layer: int, keys: Tensor, values: Tensor) -> None:
         """Write keys and values, [num_tokens, num_kv_heads, head_dim], to slots."""
@@ -64,6 +66,7 @@ class SpanMemory:
 
     def restore(self, slots: Slots, payload: memoryview) -> None:
         """Write what `payload` has returned to as many slots."""
+        self.wait_for_reads()
         rows = np.frombuffer(payload, dtype=self._rows[0].dtype).reshape(len(self._rows), len(slots))
         for target, source_rows in zip(self._rows, rows, strict=True):
             target[slots] = source_rows
@@ -157,6 +160,10 @@ class SpanStore:
     def write(self, slots: Slots, layer: int, keys: Tensor, values: Tensor) -> None:
         """Write keys before RoPE and values, [num_tokens, num_kv_heads, head_dim], to slots that were reserved."""
         self._memory.write(slots, layer, keys, values)
+
+    def note_reads(self, wait: Callable[[], object]) -> None:
+        """Call `wait` before slots are overwritten by the host: until it returns, a card may read them."""
+        self._memory.wait_for_reads = wait
 
     def enter(
         self, root: bytes, token_ids: TokenIds, slots: Slots, generation: int, start: int, record: int | None = None

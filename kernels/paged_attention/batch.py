@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from itertools import accumulate, pairwise
 
 import torch
@@ -181,9 +183,11 @@ Baseline = Callable[[], tuple[Tensor, ...]]
 def make_baselines(
     query: Tensor, pool_keys: Tensor, pool_values: Tensor, batch: PagedBatch, window: int | None
 ) -> Mapping[str, Baseline]:
-    """Return SDPA and FlexAttention by name; nothing for sequences of different lengths, which would need padding.
+    """Return SDPA, FlexAttention and, where it is installed, FlashInfer by name; nothing for sequences of different
+    lengths, which would need padding.
 
-    Both get more than a service could give them: contiguous keys and values, and masks made once.
+    The first two get more than a service could give them: contiguous keys and values, and masks made once. FlashInfer
+    reads the pages; it is for rows that are the last tokens, and its plan is made once.
     """
     num_rows, lens = batch.query_starts.diff().tolist(), batch.seq_lens.tolist()
     if len(set(num_rows)) > 1 or len(set(lens)) > 1:
@@ -192,10 +196,13 @@ def make_baselines(
         query.view(len(lens), -1, *query.shape[1:]).transpose(1, 2).contiguous()
     )  # [num_seqs, num_heads, num_rows, head_dim]
     keys, values = (_gather_pages(pool, batch, lens) for pool in (pool_keys, pool_values))
-    return {
+    found = {
         "sdpa": _make_sdpa(queries, keys, values, batch, window),
         "flex_attention": _make_flex_attention(queries, keys, values, batch, window),
     }
+    if _has_last_rows(batch) and find_spec("flashinfer") is not None:
+        found["flashinfer"] = _make_flashinfer(query, pool_keys, pool_values, batch, window)
+    return found
 
 
 def _make_sdpa(queries: Tensor, keys: Tensor, values: Tensor, batch: PagedBatch, window: int | None) -> Baseline:
@@ -230,14 +237,57 @@ def _make_flex_attention(
     return call
 
 
+@cache
+def _get_workspace(device: torch.device) -> Tensor:
+    """Return the memory that FlashInfer asks for; one for all calls, which run one after the other."""
+    return torch.empty(128 << 20, dtype=torch.uint8, device=device)
+
+
+def _make_flashinfer(
+    query: Tensor, pool_keys: Tensor, pool_values: Tensor, batch: PagedBatch, window: int | None
+) -> Baseline:
+    from flashinfer import BatchPrefillWithPagedKVCacheWrapper
+
+    page_size, (_, num_kv_heads, head_dim) = batch.page_size, pool_keys.shape
+    counts = -(-batch.seq_lens // page_size)
+    starts = F.pad(counts.cumsum(0, dtype=torch.int32), (1, 0))
+    entries = zip(batch.page_starts.tolist(), counts.tolist(), strict=True)
+    pages = torch.cat([batch.page_table[first : first + count] for first, count in entries])
+    pools = tuple(
+        pool[: len(pool) // page_size * page_size].view(-1, page_size, num_kv_heads, head_dim)
+        for pool in (pool_keys, pool_values)
+    )
+    wrapper = BatchPrefillWithPagedKVCacheWrapper(_get_workspace(query.device), "NHD")
+    wrapper.plan(
+        batch.query_starts,
+        starts,
+        pages,
+        (batch.seq_lens - 1) % page_size + 1,
+        query.shape[1],
+        num_kv_heads,
+        head_dim,
+        page_size,
+        causal=True,
+        window_left=window - 1 if window else -1,
+        q_data_type=query.dtype,
+        kv_data_type=pool_keys.dtype,
+    )
+    return lambda: (wrapper.run(query, pools),)
+
+
+def _has_last_rows(batch: PagedBatch) -> bool:
+    """Return whether the rows of each sequence, all of one length, are its last tokens."""
+    num_rows, seq_len = int(batch.query_starts[1]), int(batch.seq_lens[0])
+    last = torch.arange(seq_len - num_rows + 1, seq_len + 1, device=batch.key_ends.device)
+    return bool((batch.key_ends.view(-1, num_rows) == last).all())
+
+
 def _find_causal_mask(batch: PagedBatch, window: int | None) -> Tensor | None:
     """Return the mask for which SDPA has a flash kernel, if each sequence's rows are its last tokens."""
     from torch.nn.attention.bias import causal_lower_right
 
     num_rows, seq_len = int(batch.query_starts[1]), int(batch.seq_lens[0])
-    last = torch.arange(seq_len - num_rows + 1, seq_len + 1, device=batch.key_ends.device)
-    is_last = bool((batch.key_ends.view(-1, num_rows) == last).all())
-    return causal_lower_right(num_rows, seq_len) if is_last and not window else None
+    return causal_lower_right(num_rows, seq_len) if _has_last_rows(batch) and not window else None
 
 
 def _gather_pages(pool: Tensor, batch: PagedBatch, lens: list[int]) -> Tensor:

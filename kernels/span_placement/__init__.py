@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernels.attention import Scratch
 from kernels.op import runs_triton, upload
-from kernels.span_placement.host import get_staging_buffers, place_on_cpu
+from kernels.span_placement.host import place_on_cpu
 from kernels.span_placement.op import OP
 
 __all__ = ["OP", "move_layers", "place", "place_layers"]
@@ -38,7 +38,8 @@ def place(
     head_dim]; these rows are distinct, and none of them is read. All tensors are contiguous, and keys, values and pools
     have one dtype.
 
-    Keys, values and slots may be in host memory, wherever the pool is.
+    Slots may be in host memory, wherever the pool is, and so may keys and values: for a pool on a card, in memory that
+    the card may read (pinned, or by cudaHostRegister). It reads them in place, until the kernel is over.
     """
     place_layers([keys], [values], source_slots, cos, sin, [pool_keys], [pool_values], target_slots, scratch)
 
@@ -63,11 +64,8 @@ def place_layers(
         for layer in zip(keys, values, pool_keys, pool_values, strict=True):
             place_on_cpu(*layer[:2], source_slots, cos, sin, *layer[2:], target_slots, scratch)
         return
-    target_slots = upload(target_slots, device)
-    if keys[0].device != device:
-        staging = get_staging_buffers(scratch, device)
-        staging.place(keys, values, source_slots.cpu(), cos, sin, pool_keys, pool_values, target_slots)
-        return
+    if keys[0].device != device and not keys[0].is_pinned():
+        raise ValueError("keys and values in host memory must be pinned for a card")
     OP.run(
         {
             "keys": keys,
@@ -77,7 +75,7 @@ def place_layers(
             "sin": sin,
             "pool_keys": pool_keys,
             "pool_values": pool_values,
-            "target_slots": target_slots,
+            "target_slots": upload(target_slots, device),
         }
     )
 

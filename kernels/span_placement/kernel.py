@@ -109,7 +109,7 @@ def launch(
     target_slots: Tensor,
     variant: Variant,
 ) -> None:
-    """Run `kernels.span_placement.place_layers` with these constants, with all tensors on one device."""
+    """Run `kernels.span_placement.place_layers` with these constants, on memory that the device reads."""
     num_tokens, num_layers, pool = len(source_slots), len(keys), pool_keys[0]
     _, num_kv_heads, head_dim = pool.shape
     addresses = tuple(each.data_ptr() for each in (*keys, *values, *pool_keys, *pool_values))

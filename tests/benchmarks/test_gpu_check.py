@@ -12,6 +12,7 @@ import torch
 from benchmarks.gpu import check
 from benchmarks.gpu.check import main, run_stage, write_page
 from benchmarks.gpu.users import main as users
+from benchmarks.gpu.users import measure_users
 
 COUNTS = "import pathlib, sys; file = pathlib.Path(sys.argv[1]); file.write_text(file.read_text() + 'x'); print('ran')"
 
@@ -64,6 +65,38 @@ def test_failed_stages_are_named(
     assert "failed: bad" in said
     assert (tmp_path / "good.txt").read_text() == "good\n"
     assert "nothing_such" in (tmp_path / "index.html").read_text()
+
+
+def test_a_stage_that_lacks_something_says_what_and_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(check, "cuda_device", lambda: torch.device("cuda"))
+    monkeypatch.setattr(check, "find_spec", lambda name: None)
+    monkeypatch.setenv("HUNK_CACHE", str(tmp_path / "cache"))
+    stages = {"ops": ("-c", "print('ran')"), **dict.fromkeys(("weights", "vllm-1.5b"), ("-c", "raise SystemExit(1)"))}
+    assert stages.keys() <= check.STAGES.keys()
+    monkeypatch.setattr(check, "STAGES", stages)
+    with pytest.raises(SystemExit) as ended:
+        main(["--out", str(tmp_path)])
+    assert ended.value.code == 0
+    said = capsys.readouterr().err
+    assert "weights: left out: there are no weights of qwen2.5-coder-1.5b: `hunk models pull" in said
+    assert "vllm-1.5b: left out: vLLM is not installed in this Python" in said
+    assert "all stages passed, left out: weights, vllm-1.5b" in said
+
+
+def test_each_number_of_users_is_warmed_up_before_it_is_measured() -> None:
+    runs: list[tuple[int, int]] = []
+
+    def run(num_users: int, num_tokens: int, temperature: float, top_p: float) -> float:
+        runs.append((num_users, num_tokens))
+        return 100.0 * num_users * (1 + temperature)
+
+    rows = measure_users(run, 96)
+    assert runs == [(users, tokens) for users in (1, 16, 64) for _ in range(3) for tokens in (24, 96)]
+    assert [row["users"] for row in rows] == [1, 16, 64]
+    assert rows[1]["greedy"] == 1600.0
+    assert rows[1]["temperature 0.7"] == pytest.approx(2720.0)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")

@@ -17,7 +17,7 @@ from benchmarks.gpu import bounds as counted
 from benchmarks.gpu import engine as gate
 from benchmarks.gpu import engine as measuring
 from benchmarks.gpu.__main__ import compute_total_tok_s, main, make_engine_rows, render_bounds, render_copied
-from benchmarks.gpu.bounds import SHAPES, compute_bounds, compute_second_turn_s, draw_parameters
+from benchmarks.gpu.bounds import BUS_BYTES_S, SHAPES, compute_bounds, compute_second_turn_s, draw_parameters
 from benchmarks.gpu.card import STATED, Ceilings
 from benchmarks.gpu.edits import OWN_EDITS, Edit, Pieces, load_edits
 from benchmarks.gpu.engine import ScriptedDecoder, change_middle, draw_ids, measure, write
@@ -96,7 +96,7 @@ def test_the_bounds_are_those_of_the_rows_that_run() -> None:
     config = tiny_config()
     token_bytes = count_kv_token_bytes(config, 2)
     run = count_work(config, [Rows(8192 - 513, 513)])
-    moved = 2 * (4096 - 513) * token_bytes / 1e9
+    moved = (4096 - 513) * token_bytes / BUS_BYTES_S
     assert compute_second_turn_s(config, 8192, "fast", CEILINGS) == pytest.approx(
         moved + max(run.flops / 1e10, run.num_bytes / 1e9)
     )

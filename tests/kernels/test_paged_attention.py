@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise, product
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -241,6 +244,58 @@ def test_torchs_ways_are_the_reference(shape: Shape) -> None:
     assert ("sdpa" in ways) == ("uneven" not in shape)
     for name in ways.keys() - {"flex_attention"}:  # which compiles for half a minute
         assert_near(ways[name]()[0], OP.reference(inputs)[0], 1e-6)
+
+
+class PlannedPages:
+    """FlashInfer's wrapper as far as it is used: it attends by what it was told in its plan."""
+
+    def __init__(self, workspace: Tensor, layout: str) -> None:
+        assert workspace.dtype == torch.uint8
+        assert layout == "NHD"
+
+    def plan(
+        self, query_starts: Tensor, starts: Tensor, pages: Tensor, last_lens: Tensor, *sizes: int, **how: Any
+    ) -> None:
+        self._plan = query_starts.tolist(), starts.tolist(), pages.tolist(), last_lens.tolist()
+        self._sizes, self._how = sizes, how
+
+    def run(self, query: Tensor, pools: tuple[Tensor, Tensor]) -> Tensor:
+        (query_starts, starts, pages, last_lens), (num_heads, num_kv_heads, head_dim, page_size) = (
+            self._plan,
+            self._sizes,
+        )
+        assert query.shape[1:] == (num_heads, head_dim)
+        assert pools[0].shape[1:] == (page_size, num_kv_heads, head_dim)
+        assert self._how["causal"]
+        found = []
+        for at, last_len in enumerate(last_lens):
+            own = pages[starts[at] : starts[at + 1]]
+            seq_len = (len(own) - 1) * page_size + last_len
+            keys, values = (pool[own].flatten(0, 1)[:seq_len].transpose(0, 1) for pool in pools)
+            rows = query[query_starts[at] : query_starts[at + 1]].transpose(0, 1)
+            places, ends = torch.arange(seq_len), torch.arange(seq_len - rows.shape[1], seq_len)[:, None]
+            seen = places <= ends
+            if self._how["window_left"] >= 0:
+                seen &= places >= ends - self._how["window_left"]
+            attended = F.scaled_dot_product_attention(rows, keys, values, attn_mask=seen, enable_gqa=True)
+            found.append(attended.transpose(0, 1))
+        return torch.cat(found)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("window", [0, 9])
+def test_flashinfer_gets_the_pages_that_the_kernel_gets(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in that computes from the plan: the package needs a card."""
+    module = ModuleType("flashinfer")
+    module.BatchPrefillWithPagedKVCacheWrapper = PlannedPages  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flashinfer", module)
+    monkeypatch.setattr("kernels.paged_attention.batch.find_spec", lambda name: module)
+    shape = {"num_seqs": 3, "num_rows": 4, "num_keys": 37, "num_kv_heads": 2, "group": 3, "head_dim": 16}
+    inputs = inputs_of(shape | {"page_size": 8, "window": window, "places": 1})
+    (found,) = OP.torch_baselines(inputs)["flashinfer"]()
+    assert_near(found, OP.reference(inputs)[0], 1e-6)
+    scattered = inputs_of(shape | {"page_size": 8, "window": window, "places": 2})
+    assert "flashinfer" not in OP.torch_baselines(scattered)
 
 
 # The kernel, in the interpreter over awkward shapes and on a card.

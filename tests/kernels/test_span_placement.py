@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -17,7 +15,6 @@ from kernels.attention import Scratch
 from kernels.op import Shape, is_interpreting
 from kernels.rope import apply_rope, rope_table
 from kernels.span_placement import host, move_layers, place, place_layers
-from kernels.span_placement.host import NUM_BUFFERS, StagingBuffers
 from kernels.span_placement.op import OP
 from kernels.span_placement.op import naive_place as reference_place
 from tests.kernels.devices import CPU, INTERPRETED
@@ -286,129 +283,22 @@ def test_arrives_on_a_card_as_it_was(source: list[int], target: list[int], row: 
     check_move(source, target, torch.bfloat16, row, "cuda")
 
 
-# Staged rows arrive whole, however late the device is with its copies and kernels.
-
-
-NUM_LAYERS = 3
-TOKEN_BYTES = NUM_LAYERS * 2 * (2 * 16) * 4
-
-
-@dataclass
-class Task:
-    """Something that the device has still to do for a buffer."""
-
-    number: int
-    is_copy: bool
-    run: Callable[[], object]
-
-
-class LateLane:
-    """A `CopyStream` that does what it is asked for only when somebody waits for it, and then no more than that takes.
-
-    Copies go in their order, kernels in theirs; a copy waits for the kernels of its buffer that were asked for before
-    it, a kernel for the copy of its buffer.
-    """
-
-    def __init__(self) -> None:
-        self._tasks: list[Task] = []
-        self.most_copies = 0
-
-    def wait(self, number: int) -> None:
-        """As `CopyStream.wait`."""
-        own = [task for task in self._tasks if task.is_copy and task.number == number]
-        if own:
-            self._finish(own[-1])
-
-    def copy(self, number: int, pinned: Tensor, near: Tensor) -> None:
-        """As `CopyStream.copy`."""
-        self._add(Task(number, True, lambda: near.copy_(pinned)))
-
-    def run_after_copy(self, number: int, work: Callable[[], object]) -> None:
-        """As `CopyStream.behind`."""
-        self._add(Task(number, False, work))
-
-    def finish(self) -> None:
-        """The device has done it all."""
-        while self._tasks:
-            self._finish(self._tasks[0])
-
-    def _add(self, task: Task) -> None:
-        self._tasks.append(task)
-        self.most_copies = max(self.most_copies, sum(each.is_copy for each in self._tasks))
-
-    def _finish(self, task: Task) -> None:
-        for earlier in self._tasks[: self._tasks.index(task)]:
-            is_same_stream = earlier.is_copy == task.is_copy
-            if earlier in self._tasks and (is_same_stream or earlier.number == task.number):
-                self._finish(earlier)
-        self._tasks.remove(task)
-        task.run()
-
-
-def staged_layers(num_tokens: int, dtype: torch.dtype, generator: torch.Generator) -> dict[str, Any]:
-    return layers(NUM_LAYERS, num_tokens, (2, 16), dtype, generator)
-
-
-def check_staged(given: dict[str, Any], tokens: int, **options: Any) -> LateLane:
-    """Staged by chunks of so many tokens, against the reference."""
-    expected = place_by_reference(given)
-    lane = LateLane()
-    chunk_bytes = tokens * TOKEN_BYTES * given["keys"][0].itemsize // 4
-    StagingBuffers(CPU, lane, chunk_bytes=chunk_bytes, **options).place(**given)
-    lane.finish()
-    assert_same_pools(given, expected)
-    return lane
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("num_tokens", "tokens"), [(1, 1), (40, 100), (40, 20), (41, 7), (50, 1)])
-def test_is_what_a_plain_program_does(
-    num_tokens: int, tokens: int, dtype: torch.dtype, generator: torch.Generator
-) -> None:
-    check_staged(staged_layers(num_tokens, dtype, generator), tokens, placer=OP.reference)
-
-
-def test_neighbours_are_staged_as_well(generator: torch.Generator) -> None:
-    given = staged_layers(40, torch.float32, generator)
-    given["source_slots"] = torch.arange(11, 51)
-    check_staged(given, 9, placer=OP.reference)
-
-
-def test_a_buffer_is_filled_while_the_others_are_on_their_way(generator: torch.Generator) -> None:
-    """The host waits for no copy but the one that was made of the buffer before."""
-    assert check_staged(staged_layers(50, torch.float32, generator), 5, placer=OP.reference).most_copies == NUM_BUFFERS
-
-
-def test_a_token_too_large_for_a_buffer_is_refused(generator: torch.Generator) -> None:
-    with pytest.raises(ValueError, match="does not fit a buffer"):
-        StagingBuffers(CPU, LateLane(), chunk_bytes=TOKEN_BYTES - 1).place(**staged_layers(3, torch.float32, generator))
-
-
-@pytest.mark.interpreted
-@pytest.mark.skipif(not is_interpreting(), reason="needs TRITON_INTERPRET=1 before Triton is imported")
-def test_the_kernel_places_what_is_staged(generator: torch.Generator) -> None:
-    check_staged(staged_layers(41, torch.float16, generator), 7)
+# The store may be in host memory.
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("tokens", [3, 100])
-def test_a_card_gets_what_a_host_has(tokens: int, generator: torch.Generator) -> None:
-    """From host memory as from the card's own."""
-    given = staged_layers(50, torch.bfloat16, generator)
+def test_a_card_places_from_pinned_host_memory_as_from_its_own(generator: torch.Generator) -> None:
+    given = layers(3, 50, (2, 16), torch.bfloat16, generator)
     card = torch.device("cuda")
     near = {
         name: value.to(card) if isinstance(value, Tensor) else [each.to(card) for each in value]
         for name, value in given.items()
     }
-    far = {**near, **{name: given[name] for name in ("keys", "values", "source_slots")}}
+    far = {**near, **{name: [each.pin_memory() for each in given[name]] for name in ("keys", "values")}}
     far |= {name: [each.clone() for each in near[name]] for name in ("pool_keys", "pool_values")}
     place_layers(**near, scratch=Scratch())
-    staged = StagingBuffers(card, chunk_bytes=tokens * TOKEN_BYTES // 2)
-    for _ in range(3):  # the buffers are taken again
-        staged.place(**far)
-    assert_same_pools(far, near)
-    for each in (*far["pool_keys"], *far["pool_values"]):
-        each.fill_(torch.nan)
     place_layers(**far, scratch=Scratch())
     assert_same_pools(far, near)
+    with pytest.raises(ValueError, match="must be pinned for a card"):
+        place_layers(**{**far, "keys": given["keys"]}, scratch=Scratch())

@@ -376,6 +376,17 @@ def test_a_card_gets_at_host_memory_in_place_until_it_is_freed(monkeypatch: pyte
     assert not runtime.mapped, "other devices have no such memory"
 
 
+def test_the_host_overwrites_no_slots_before_the_card_has_read_them() -> None:
+    memory = SpanMemory(CONFIG, torch.bfloat16, CPU, 4 * TOKEN_BYTES)
+    slots, seen = np.arange(4), list[float]()
+    payload = memory.payload(slots)
+    memory.keys[0].fill_(3.0)
+    memory.wait_for_reads = lambda: seen.append(float(memory.keys[0].sum()))
+    memory.restore(slots, payload)
+    assert seen == [3.0 * memory.keys[0].numel()]
+    assert not memory.keys[0].any()
+
+
 def test_a_driver_that_refuses_host_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "cudart", lambda: CudaRuntime(code=2))
     monkeypatch.setattr("engine.device.use_device", lambda device: nullcontext())
