@@ -1,7 +1,8 @@
 """The shape of a decoder: one config for every supported family, with its rotary frequencies.
 
-Every supported RoPE scaling divides each frequency by a number of its own, whatever the length of the sequence. A
-config holds these divisors, so the decoder knows no schemes. Example: `linear` by 4 with heads of 8 is (4, 4, 4, 4).
+Every supported RoPE scaling divides each frequency by a number of its own, whatever the length of the sequence, and
+YaRN also multiplies the rotated queries and keys by one number. A config holds the divisors and that number, so the
+decoder knows no schemes. Example: `linear` by 4 with heads of 8 is (4, 4, 4, 4).
 """
 
 from __future__ import annotations
@@ -41,19 +42,88 @@ def rope_divisors(raw: Mapping[str, Any], head_dim: int) -> tuple[float, ...] | 
             return _llama3(raw, scaling, head_dim)
         case "longrope":
             return _compute_longrope_divisors(scaling)
+        case "yarn":
+            numbers = (float(scaling.get(key) or default) for key, default in (("beta_fast", 32), ("beta_slow", 1)))
+            return compute_yarn_divisors(
+                head_dim, rope_theta(raw), float(scaling["factor"]), _get_original_length(raw, scaling), *numbers,
+                truncate=bool(scaling.get("truncate", True)),
+            )  # fmt: skip
     raise WeightsError(
-        f"RoPE scaling {kind!r} is not supported yet; supported are: default, linear, llama3; take a model with these"
+        f"RoPE scaling {kind!r} is not supported yet; supported are: default, linear, llama3, yarn; take a model with "
+        "these"
     )
 
 
-def build_rope_scaling(divisors: tuple[float, ...], max_positions: int) -> dict[str, Any]:
-    """Return the `rope_scaling` that gives these divisors at every length, here and in transformers."""
+def rope_scale(raw: Mapping[str, Any]) -> float:
+    """Return the number by which a `config.json` multiplies rotated queries and keys; 1 but for YaRN.
+
+    Raises KeyError if a number is missing.
+    """
+    scaling = _parameters(raw)
+    kind, given = scaling.get("rope_type", scaling.get("type")), scaling.get("attention_factor")
+    if kind not in ("yarn", "longrope"):
+        return 1.0
+    if given is not None:  # longrope without it is refused
+        return float(given)
+    factor, top, bottom = float(scaling["factor"]), scaling.get("mscale"), scaling.get("mscale_all_dim")
+    if top and bottom:
+        return compute_yarn_scale(factor, float(top)) / compute_yarn_scale(factor, float(bottom))
+    return compute_yarn_scale(factor)
+
+
+def compute_yarn_scale(factor: float, weight: float = 1.0) -> float:
+    """Return YaRN's factor of queries and keys (Peng et al. 2023, arXiv 2309.00071, equation 22)."""
+    return 1.0 if factor <= 1.0 else 0.1 * weight * math.log(factor) + 1.0
+
+
+def compute_yarn_divisors(
+    head_dim: int,
+    theta: float,
+    factor: float,
+    original: float,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    *,
+    truncate: bool = True,
+) -> tuple[float, ...]:
+    """Return YaRN's divisors: 1 for waves that turn `beta_fast` times within the original length, `factor` for those
+    that turn `beta_slow` times, and those between in proportion to their index.
+    """
+
+    def find_pair(num_turns: float) -> float:
+        return head_dim * math.log(original / (num_turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = find_pair(beta_fast), find_pair(beta_slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    if low == high:
+        high += 0.001
+    shares = (min(max((pair - low) / (high - low), 0.0), 1.0) for pair in range(head_dim // 2))
+    return tuple(1.0 / (share / factor + (1.0 - share)) for share in shares)
+
+
+def read_max_positions(raw: Mapping[str, Any]) -> int:
+    """Return the longest sequence of a `config.json`; with YaRN that of the scaled model, which few configs write."""
+    scaling, positions = _parameters(raw), int(raw["max_position_embeddings"])
+    if scaling.get("rope_type", scaling.get("type")) != "yarn":
+        return positions
+    return max(positions, int(float(scaling["factor"]) * _get_original_length(raw, scaling)))
+
+
+def _get_original_length(raw: Mapping[str, Any], scaling: Mapping[str, Any]) -> float:
+    key = "original_max_position_embeddings"
+    return float(raw.get(key) or scaling.get(key) or raw["max_position_embeddings"])
+
+
+def build_rope_scaling(divisors: tuple[float, ...], max_positions: int, scale: float = 1.0) -> dict[str, Any]:
+    """Return the `rope_scaling` that gives these divisors and this scale at every length, here and in transformers."""
     return {
         "rope_type": "longrope",
         "short_factor": list(divisors),
         "long_factor": list(divisors),
         "factor": 1.0,
-        "attention_factor": 1.0,
+        "attention_factor": scale,
         "original_max_position_embeddings": max_positions,
     }
 
@@ -66,9 +136,7 @@ def _parameters(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 def _llama3(raw: Mapping[str, Any], scaling: Mapping[str, Any], head_dim: int) -> tuple[float, ...]:
     """Return Llama 3.1's divisors: slow waves by `factor`, quick ones not at all, those between in proportion."""
     factor, slow, quick = (float(scaling[key]) for key in ("factor", "low_freq_factor", "high_freq_factor"))
-    key = "original_max_position_embeddings"
-    original = float(raw.get(key) or scaling.get(key) or raw["max_position_embeddings"])
-    theta = rope_theta(raw)
+    original, theta = _get_original_length(raw, scaling), rope_theta(raw)
 
     def divisor(pair: int) -> float:
         num_waves = original / (2 * math.pi * math.pow(theta, 2 * pair / head_dim))  # within the original length
@@ -84,7 +152,7 @@ def _llama3(raw: Mapping[str, Any], scaling: Mapping[str, Any], head_dim: int) -
 
 def _compute_longrope_divisors(scaling: Mapping[str, Any]) -> tuple[float, ...]:
     short, long = (tuple(float(value) for value in scaling[key]) for key in ("short_factor", "long_factor"))
-    if short != long or scaling.get("attention_factor") != 1.0:
+    if short != long or scaling.get("attention_factor") is None:
         raise WeightsError(
             "RoPE scaling 'longrope' that depends on the length is not supported yet; take another model"
         )
@@ -122,6 +190,7 @@ LARGEST = {
     "rope_theta": 1e12,
     "rms_norm_eps": 1.0,
     "sliding_window": 1 << 24,
+    "rope_scale": 1e3,
 }
 """Limits far beyond any model: a larger value, or one not above 0, comes from a damaged file."""
 
@@ -135,7 +204,7 @@ class ModelConfig:
 
     With a `sliding_window` of w, a token attends to itself and the w - 1 tokens before it; without one, to all before
     it. `qk_norm` is an RMSNorm of each query and key head before RoPE. `rope_divisors`: the divisor of each of the
-    head_dim // 2 rotary frequencies, if there are any.
+    head_dim // 2 rotary frequencies, if there are any. `rope_scale`: rotated queries and keys are multiplied by it.
     """
 
     architecture: str
@@ -154,6 +223,7 @@ class ModelConfig:
     qk_norm: bool = False
     sliding_window: int | None = None
     rope_divisors: tuple[float, ...] | None = None
+    rope_scale: float = 1.0
 
     def __post_init__(self) -> None:
         for name, most in LARGEST.items():
@@ -195,7 +265,7 @@ class ModelConfig:
                 head_dim=head_dim,
                 ffn_size=int(raw["intermediate_size"]),
                 vocab_size=int(raw["vocab_size"]),
-                max_positions=int(raw["max_position_embeddings"]),
+                max_positions=read_max_positions(raw),
                 rope_theta=rope_theta(raw),
                 rms_norm_eps=float(raw["rms_norm_eps"]),
                 tied_embeddings=bool(raw.get("tie_word_embeddings", False)),
@@ -203,6 +273,7 @@ class ModelConfig:
                 qk_norm=architecture == "Qwen3ForCausalLM",
                 sliding_window=window,
                 rope_divisors=rope_divisors(raw, head_dim),
+                rope_scale=rope_scale(raw),
             )
         except KeyError as error:
             raise WeightsError(f"config.json has no {error.args[0]!r}") from None
@@ -231,7 +302,7 @@ class ModelConfig:
         if self.architecture == "MistralForCausalLM":
             raw["sliding_window"] = self.sliding_window
         if self.rope_divisors is not None:
-            raw["rope_scaling"] = build_rope_scaling(self.rope_divisors, self.max_positions)
+            raw["rope_scaling"] = build_rope_scaling(self.rope_divisors, self.max_positions, self.rope_scale)
         return raw
 
 

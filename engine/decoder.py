@@ -371,6 +371,7 @@ class Decoder:
             config.rope_theta,
             self.weights.device,
             config.rope_divisors,
+            config.rope_scale,
         )
         self.scratch = Scratch()
 

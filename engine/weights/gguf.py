@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, ReaderTensor
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFValueType, ReaderTensor
 from gguf.quants import dequantize
 from torch import Tensor
 
-from engine.config import DEFAULT_THETA, ModelConfig
+from engine.config import DEFAULT_THETA, ModelConfig, compute_yarn_divisors, compute_yarn_scale
 from engine.errors import WeightsError
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
@@ -42,8 +42,16 @@ LAYER_NAMES = {
 }
 
 
+ARRAY = int(GGUFValueType.ARRAY)
+ARRAY_HEADER = np.dtype([("kind", "<u4"), ("length", "<u8")])
+
+
 class _ArrayReader(GGUFReader):  # type: ignore[misc]  # the library is not typed here
-    """The library's reader with a plain array of the file's bytes: slices of a `memmap` take twice as long."""
+    """The library's reader with a plain array of the file's bytes: slices of a `memmap` take twice as long.
+
+    An array that goes on beyond the file's end is an error. The library reads nothing there, so that a damaged array
+    of 2**40 numbers, each of no bytes, fills the memory.
+    """
 
     @property
     def data(self) -> np.ndarray[Any, Any]:
@@ -52,6 +60,16 @@ class _ArrayReader(GGUFReader):  # type: ignore[misc]  # the library is not type
     @data.setter
     def data(self, mapped: np.ndarray[Any, Any]) -> None:
         self._data = mapped.view(np.ndarray)
+
+    def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+        if int(raw_type) == ARRAY:
+            first = int(orig_offs) + ARRAY_HEADER.itemsize
+            header = self._data[first - ARRAY_HEADER.itemsize : first].view(ARRAY_HEADER.newbyteorder(self.byte_order))
+            if int(header["length"][0]) > len(self._data) - first:  # a value takes a byte at least
+                raise ValueError(
+                    f"it ends at byte {len(self._data):,}, and an array has {header['length'][0]:,} values"
+                )
+        return super()._get_field_parts(orig_offs, raw_type)
 
 
 DEQUANTISED_AT_A_TIME = 1 << 18
@@ -213,7 +231,7 @@ def _read_config(reader: GGUFReader) -> ModelConfig:
         head_dim=head_dim,
         ffn_size=int(number("feed_forward_length")),
         vocab_size=int(names["token_embd.weight"].shape[1]),
-        max_positions=int(number("context_length")),
+        max_positions=_read_max_positions(reader, int(number("context_length"))),
         rope_theta=number("rope.freq_base", DEFAULT_THETA),
         rms_norm_eps=number("attention.layer_norm_rms_epsilon"),
         tied_embeddings="output.weight" not in names,
@@ -221,13 +239,30 @@ def _read_config(reader: GGUFReader) -> ModelConfig:
         qk_norm=arch == "qwen3",
         sliding_window=window,
         rope_divisors=_rope_divisors(reader, names.get(ROPE_DIVISORS), head_dim),
+        rope_scale=1.0 if (yarn := _read_yarn(reader)) is None else compute_yarn_scale(yarn[0]),
     )
+
+
+def _read_yarn(reader: GGUFReader) -> tuple[float, float] | None:
+    """Return YaRN's factor and the original length, None without it. llama.cpp takes its other numbers as published."""
+    arch = _read_field(reader, "general.architecture")
+    if _read_field(reader, f"{arch}.rope.scaling.type") != "yarn":
+        return None
+    factor = float(_read_field(reader, f"{arch}.rope.scaling.factor") or 1.0)
+    original = _read_field(reader, f"{arch}.rope.scaling.original_context_length")
+    return factor, float(original or _read_field(reader, f"{arch}.context_length"))
+
+
+def _read_max_positions(reader: GGUFReader, context_length: int) -> int:
+    """Return the longest sequence; with YaRN that of the scaled model."""
+    yarn = _read_yarn(reader)
+    return context_length if yarn is None else max(context_length, int(yarn[0] * yarn[1]))
 
 
 def _refuse_unsupported(reader: GGUFReader, arch: str) -> None:
     """Raise WeightsError for settings that would silently give wrong numbers."""
     scaling = _read_field(reader, f"{arch}.rope.scaling.type")
-    if scaling not in (None, "none", "linear"):
+    if scaling not in (None, "none", "linear", "yarn"):
         raise WeightsError(f"RoPE scaling {scaling!r} is not supported yet; take a model without it")
     if float(_read_field(reader, f"{arch}.rope.scaling.attn_factor") or 1.0) != 1.0:
         raise WeightsError("RoPE scaling with an attention factor is not supported yet; take a model without it")
@@ -258,6 +293,12 @@ def _rope_divisors(reader: GGUFReader, stored: ReaderTensor | None, head_dim: in
     one.
     """
     arch = _read_field(reader, "general.architecture")
+    yarn = _read_yarn(reader)
+    if yarn is not None:
+        if stored is not None:
+            raise WeightsError(f"RoPE scaling by YaRN and by {ROPE_DIVISORS} is not supported; take another model")
+        theta = float(_read_field(reader, f"{arch}.rope.freq_base") or DEFAULT_THETA)
+        return compute_yarn_divisors(head_dim, theta, *yarn)
     linear = 1.0
     if _read_field(reader, f"{arch}.rope.scaling.type") != "none":
         old = _read_field(reader, f"{arch}.rope.scale_linear")
@@ -286,7 +327,7 @@ def _translate_errors(path: Path) -> Iterator[None]:
     """Raise one clear WeightsError for whatever the reader raises in a damaged file."""
     try:
         yield
-    except (ValueError, KeyError, IndexError, TypeError, ArithmeticError, NotImplementedError) as error:
+    except (ValueError, LookupError, TypeError, ArithmeticError, NotImplementedError, RecursionError) as error:
         raise WeightsError(f"{path} is damaged or not a GGUF model: {error}") from error
     except OSError as error:
         raise WeightsError(f"cannot read {path}: {error.strerror or error}") from error

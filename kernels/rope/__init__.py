@@ -12,17 +12,23 @@ from kernels.native import elementwise
 
 
 def rope_table(
-    max_positions: int, head_dim: int, theta: float, device: torch.device, divisors: Sequence[float] | None = None
+    max_positions: int,
+    head_dim: int,
+    theta: float,
+    device: torch.device,
+    divisors: Sequence[float] | None = None,
+    scale: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Return cosines and sines of every position, float32 [max_positions, head_dim // 2] each.
 
-    `divisors`, one for each of the head_dim // 2 frequencies, reduce the frequencies (RoPE scaling).
+    `divisors`, one for each of the head_dim // 2 frequencies, reduce the frequencies (RoPE scaling). `scale` multiplies
+    cosines and sines, and so what is rotated by them (YaRN).
     """
     inverse = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)
     if divisors is not None:
         inverse /= torch.tensor(divisors, dtype=torch.float32, device=device)
     angles = torch.outer(torch.arange(max_positions, dtype=torch.float32, device=device), inverse)
-    return angles.cos(), angles.sin()
+    return angles.cos().mul_(scale), angles.sin().mul_(scale)
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from engine.config import ModelConfig, build_rope_scaling, rope_divisors, rope_theta
+from engine.config import ModelConfig, build_rope_scaling, rope_divisors, rope_scale, rope_theta
 from engine.errors import WeightsError
 from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, tiny_config
 
@@ -25,6 +26,7 @@ def test_a_config_survives_the_way_through_json() -> None:
         {},
         LLAMA | {"rope_theta": 5e5},
         LLAMA | {"rope_divisors": (1.0, 1.5, 8.0, 8.0)},
+        LLAMA | {"rope_divisors": (1.0, 1.5, 8.0, 8.0), "rope_scale": 1.25},
         MISTRAL,
         MISTRAL | {"sliding_window": 7, "head_dim": 16},
         QWEN3 | {"head_dim": 32},
@@ -86,10 +88,13 @@ def test_the_rope_base_is_read_from_where_either_version_of_transformers_writes_
         ({"rope_scaling": {"rope_type": "linear", "factor": float("inf")}}, "RoPE factor"),
         ({"rope_scaling": {"rope_type": "linear", "factor": "2x"}}, "damaged"),
         ({"rope_scaling": LONGROPE | {"short_factor": [1.0] * 4}}, "depends on the length"),
-        ({"rope_scaling": LONGROPE | {"attention_factor": 1.2}}, "depends on the length"),
+        ({"rope_scaling": LONGROPE | {"attention_factor": None}}, "depends on the length"),
+        ({"rope_scaling": LONGROPE | {"attention_factor": -1.0}}, "rope_scale is -1"),
         ({"rope_scaling": LONGROPE, "head_dim": 16}, "4 RoPE factors for 8 frequencies"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "differs between layers"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "RoPE scaling 'yarn'"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "no 'factor'"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": float("inf")}}, "damaged"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": -1.0}}, "damaged"),
         ({"partial_rotary_factor": 0.5}, "a part of each head"),
         ({"rope_parameters": {"partial_rotary_factor": 0.25}}, "a part of each head"),
         ({"use_sliding_window": True}, "sliding-window"),
@@ -155,12 +160,17 @@ def rope_config(scaling: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return raw | changes
 
 
-def transformers_divisors(raw: dict[str, Any], head_dim: int) -> torch.Tensor:
-    config = transformers.LlamaConfig(head_dim=head_dim, hidden_size=2 * head_dim, num_attention_heads=2, **raw)
+def transformers_divisors(raw: dict[str, Any], head_dim: int) -> tuple[torch.Tensor, float]:
+    """Also the factor of cosines and sines."""
+    own = copy.deepcopy(raw)  # which transformers rewrites
+    config = transformers.LlamaConfig(head_dim=head_dim, hidden_size=2 * head_dim, num_attention_heads=2, **own)
     scaled, attention_factor = ROPE_INIT_FUNCTIONS[config.rope_parameters["rope_type"]](config)
-    assert attention_factor == 1.0
     exponents = torch.arange(0, head_dim, 2).float() / head_dim
-    return 1.0 / rope_theta(raw) ** exponents / scaled
+    return 1.0 / rope_theta(raw) ** exponents / scaled, attention_factor
+
+
+QWEN_YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+"""As Qwen2.5's manual asks for it."""
 
 
 @pytest.mark.parametrize(
@@ -173,12 +183,58 @@ def transformers_divisors(raw: dict[str, Any], head_dim: int) -> torch.Tensor:
         (rope_config(build_rope_scaling((1.0, 1.25, 3.0, 8.0), 512)), 8),
         ({"max_position_embeddings": 4096, "rope_parameters": LLAMA_3_1 | {"rope_theta": 1e6}}, 64),
         ({"max_position_embeddings": 64, "rope_parameters": {"rope_theta": 1e4} | LLAMA_3_1 | {"factor": 3}}, 32),
+        (rope_config(QWEN_YARN, max_position_embeddings=32768, rope_theta=1e6), 128),
+        (rope_config({"type": "yarn", "factor": 4.0}, max_position_embeddings=32768), 64),
+        (rope_config(QWEN_YARN | {"factor": 1.0}), 64),
+        (rope_config(QWEN_YARN | {"beta_fast": 8.0, "beta_slow": 4.0, "truncate": False}), 32),
+        (rope_config(QWEN_YARN | {"beta_fast": 1e3, "beta_slow": 1e3}), 32),
+        (rope_config(QWEN_YARN | {"attention_factor": 0.8}), 64),
+        (rope_config(QWEN_YARN | {"mscale": 1.3, "mscale_all_dim": 0.7}), 64),
+        (rope_config(QWEN_YARN | {"mscale": 1.3}), 64),
+        (rope_config(LONGROPE | {"factor": 2.0, "attention_factor": 1.2}), 8),
     ],
 )
 def test_the_divisors_are_those_of_transformers(raw: dict[str, Any], head_dim: int) -> None:
     divisors = rope_divisors(raw, head_dim)
     assert divisors is not None
-    torch.testing.assert_close(torch.tensor(divisors), transformers_divisors(raw, head_dim), rtol=1e-5, atol=0)
+    expected, scale = transformers_divisors(raw, head_dim)
+    torch.testing.assert_close(torch.tensor(divisors), expected, rtol=1e-5, atol=0)
+    assert rope_scale(raw) == pytest.approx(scale)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"factor": 3.0},
+        {"original_max_position_embeddings": 4096},
+        {"beta_fast": 8.0},
+        {"beta_slow": 4.0},
+        {"attention_factor": 1.0},
+        {"mscale": 1.3, "mscale_all_dim": 0.7},
+        {"truncate": False},
+        {"type": "linear"},
+    ],
+)
+def test_every_number_of_yarn_shows(change: dict[str, Any]) -> None:
+    one, other = (rope_config(QWEN_YARN | each, max_position_embeddings=32768) for each in ({}, change))
+    assert (rope_divisors(one, 128), rope_scale(one)) != (rope_divisors(other, 128), rope_scale(other))
+
+
+@pytest.mark.parametrize(
+    ("scaling", "positions", "expected"),
+    [
+        (QWEN_YARN, 32768, 131072),
+        (QWEN_YARN, 200000, 200000),
+        ({"type": "yarn", "factor": 2.5}, 4096, 10240),
+        ({"type": "linear", "factor": 4.0}, 32768, 32768),
+        (None, 32768, 32768),
+    ],
+)
+def test_yarn_makes_sequences_longer(scaling: dict[str, Any] | None, positions: int, expected: int) -> None:
+    raw = raw_config(max_position_embeddings=positions, rope_scaling=scaling)
+    config = ModelConfig.from_hf(raw)
+    assert config.max_positions == expected
+    assert ModelConfig.from_hf(config.to_hf()) == config
 
 
 def test_llama_3_1_leaves_quick_waves_alone_and_slows_slow_ones_by_its_factor() -> None:
@@ -202,5 +258,5 @@ def test_a_config_without_scaling_has_no_divisors() -> None:
 
 
 def test_an_unknown_scheme_is_named_with_those_that_are_known() -> None:
-    with pytest.raises(WeightsError, match="'yarn' is not supported yet; supported are: default, linear, llama3"):
-        rope_divisors(rope_config({"rope_type": "yarn", "factor": 4.0}), 64)
+    with pytest.raises(WeightsError, match="'ntk' is not supported yet; supported are: default, linear, llama3, yarn"):
+        rope_divisors(rope_config({"rope_type": "ntk", "factor": 4.0}), 64)

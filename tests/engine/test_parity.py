@@ -37,6 +37,8 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+YARN_ROPE = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
+OWN_YARN_ROPE = YARN_ROPE | {"attention_factor": 0.7, "beta_fast": 4.0, "beta_slow": 0.5, "truncate": False}
 NUM_TOKENS = 70
 """Tokens of a test sequence: past the original length of the scaled models, and past most windows."""
 
@@ -50,6 +52,8 @@ VARIANTS = {
         "Llama",
         {"num_key_value_heads": 2, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.5}},
     ),
+    "qwen2, YaRN": ("Qwen2", {"num_key_value_heads": 2, "head_dim": 16, "rope_parameters": YARN_ROPE}),
+    "llama, YaRN with numbers of its own": ("Llama", {"head_dim": 16, "rope_parameters": OWN_YARN_ROPE}),
     "qwen2, as many KV heads": ("Qwen2", {"num_key_value_heads": 6}),
     "qwen2, one KV head": ("Qwen2", {"num_key_value_heads": 1}),
     "qwen2, groups of 2": ("Qwen2", {"num_key_value_heads": 3, "tie_word_embeddings": False}),
@@ -145,6 +149,9 @@ def test_logits_of_a_saved_transformers_model_are_equal(tiny_model: tuple[Any, P
     [
         ("llama, RoPE scaling of Llama 3", {"rope_divisors": None}),
         ("llama, linear RoPE scaling", {"rope_divisors": None}),
+        ("qwen2, YaRN", {"rope_divisors": None}),
+        ("qwen2, YaRN", {"rope_scale": 1.0}),
+        ("llama, YaRN with numbers of its own", {"rope_scale": 1.0}),
         ("mistral, as many KV heads, window of 16", {"sliding_window": None}),
         ("mistral, as many KV heads, window of 16", {"sliding_window": 15}),
         ("mistral, as many KV heads, window of 16", {"sliding_window": 17}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -147,6 +148,28 @@ def test_gguf_rope_scaling_is_read_as_llama_cpp_reads_it(
 ) -> None:
     path = write_gguf(tmp_path / "m.gguf", tiny_parameters(tiny_config(**LLAMA)), extra=extra)
     assert GGUFModel(path).config.rope_divisors == divisors
+
+
+def test_yarn_is_read_as_llama_cpp_reads_it(tmp_path: Path) -> None:
+    def add_yarn(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(4.0)
+        writer.add_rope_scaling_orig_ctx_len(64)
+
+    parameters = tiny_parameters(tiny_config(**LLAMA, max_positions=64))
+    config = GGUFModel(write_gguf(tmp_path / "m.gguf", parameters, extra=add_yarn)).config
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    expected = ModelConfig.from_hf(parameters.config.to_hf() | {"rope_scaling": yarn})
+    assert (config.rope_divisors, config.rope_scale) == (expected.rope_divisors, expected.rope_scale)
+    assert config.rope_scale > 1.1
+    assert config.max_positions == 256
+
+    def add_both(writer: gguf.GGUFWriter) -> None:
+        add_yarn(writer)
+        writer.add_tensor(ROPE_DIVISORS, np.array([1, 1, 1.5, 8], np.float32))
+
+    with pytest.raises(WeightsError, match="by YaRN and by rope_freqs"):
+        GGUFModel(write_gguf(tmp_path / "both.gguf", parameters, extra=add_both))
 
 
 def test_quantised_tensors_are_dequantised_as_the_format_says(tmp_path: Path) -> None:
@@ -340,7 +363,7 @@ def test_parameters_without_memory_for_them_are_one_error() -> None:
 @pytest.mark.parametrize(
     ("extra", "said"),
     [
-        (lambda writer: writer.add_rope_scaling_type(gguf.RopeScalingType.YARN), "RoPE scaling"),
+        (lambda writer: writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE), "RoPE scaling"),
         (lambda writer: writer.add_float32("qwen2.rope.scaling.attn_factor", 1.5), "attention factor"),
         (lambda writer: writer.add_tensor(ROPE_DIVISORS, np.ones(4, np.float32)), "only known of llama, not of qwen2"),
         (lambda writer: writer.add_sliding_window(64), "sliding-window"),
@@ -426,6 +449,25 @@ def test_a_changed_byte_in_a_gguf_header_gives_a_model_or_one_error(
     damaged[at] ^= byte
     with suppress(WeightsError):
         load_bytes(tmp_path / "m.gguf", bytes(damaged))
+
+
+@pytest.mark.parametrize("kind", [gguf.GGUFValueType.UINT8, gguf.GGUFValueType.STRING, gguf.GGUFValueType.ARRAY])
+def test_an_array_that_goes_on_behind_the_end_of_the_file_is_one_error(
+    tmp_path: Path, kind: gguf.GGUFValueType
+) -> None:
+    """The library went on without end, and without memory in the end."""
+    name, array = b"general.tags", gguf.GGUFValueType.ARRAY
+    header = struct.pack("<IIQQ", gguf.GGUF_MAGIC, 3, 0, 1)
+    field = struct.pack("<Q", len(name)) + name + struct.pack("<IIQ", array, kind, 1 << 40)
+    with pytest.raises(WeightsError, match="it ends at byte"):
+        load_bytes(tmp_path / "m.gguf", header + field)
+
+
+def test_arrays_within_arrays_without_end_are_one_error(tmp_path: Path) -> None:
+    array = gguf.GGUFValueType.ARRAY
+    header = struct.pack("<IIQQ", gguf.GGUF_MAGIC, 3, 0, 1) + struct.pack("<Q", 1) + b"a" + struct.pack("<I", array)
+    with pytest.raises(WeightsError, match="is damaged or not a GGUF model"):
+        load_bytes(tmp_path / "m.gguf", header + struct.pack("<IQ", array, 1) * 20_000)
 
 
 def test_weights_that_cannot_be_written_are_an_oserror(tmp_path: Path) -> None:
