@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 480
 """Limit of a stage."""
 
+HEADS_7B = "num_kv_heads=4,group=7,head_dim=128"
 WEIGHTS = "qwen2.5-coder-1.5b"
 FIGURES = "{out}/{stage}-figures.json"
 STAGES: dict[str, tuple[str, ...]] = {
@@ -40,7 +41,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     ),
     "tune": (
         *("-m", "kernels.tune", "paged_attention", "--budget-seconds", "420", "--shapes"),
-        *("num_rows=16,num_keys=8192", "num_rows=128,num_keys=8192", "num_rows=1,num_seqs=64,num_keys=8192"),
+        *(f"{HEADS_7B},{rows},num_keys=8192" for rows in ("num_rows=16", "num_rows=128", "num_rows=1,num_seqs=64")),
     ),
     "engine": ("-m", "benchmarks.gpu", "--rounds", "2", "--limit", "6", "--most-context", "32768", "--json", FIGURES),
     "users-1.5b": ("-m", "benchmarks.gpu.users", "--model", "1.5b", "--json", FIGURES),
