@@ -70,15 +70,6 @@ def map_host_memory(memory: Tensor, device: torch.device) -> Callable[[], object
     return partial(runtime.cudaHostUnregister, memory.data_ptr())
 
 
-def record_event(device: torch.device) -> Callable[[], object]:
-    """Return what waits until a card has done all that was launched so far; other devices are never behind."""
-    if device.type != "cuda":
-        return lambda: None
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record(torch.cuda.current_stream(device))
-    return event.synchronize
-
-
 def check_device(device: torch.device) -> None:
     """Wait for a card; raises DeviceLost if that fails. Other devices cannot be lost."""
     if device.type != "cuda":

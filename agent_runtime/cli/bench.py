@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -72,6 +73,8 @@ def tune_command(
     The card must serve nobody meanwhile. The engine reads the constants when it starts. Ends with 1 where no variant is
     right, with 2 where there is no card.
     """
+    if find_spec("torch") is None:
+        raise BadRequest("kernels need torch: `pip install 'hunk-apply[gpu]'`", field="ops")
     module = ".".join((*__name__.split(".")[:-3], "kernels", "tune"))
     os.execv(sys.executable, [sys.executable, "-m", module, *(arguments or [])])
 

@@ -121,14 +121,11 @@ def measure_vllm(config: ModelConfig, num_tokens: int, **settings: Any) -> list[
                 )
                 prompt = {"prompt_token_ids": list(draw_ids(PROMPT, config.vocab_size, user))}
                 engine.add_request(f"{num_runs}:{user}", prompt, sampling)
-            num_given, began = 0, 0.0
-            while engine.has_unfinished_requests():
-                given = sum(len(each.outputs[0].token_ids) for each in engine.step())
-                if began:
-                    num_given += given
-                elif given >= num_users:
-                    began = time.perf_counter()
-            return num_given / (time.perf_counter() - began)
+
+            def step() -> int:
+                return sum(len(each.outputs[0].token_ids) for each in engine.step())
+
+            return time_decoding(step, engine.has_unfinished_requests, num_users)
 
         return measure_users(run, num_tokens)
 
@@ -139,9 +136,18 @@ def decode(core: EngineCore, num_users: int, num_tokens: int, temperature: float
     for user in range(num_users):
         prompt = draw_ids(PROMPT, core.model.config.vocab_size, user)
         core.add(GenerationRequest(prompt, num_tokens, temperature=temperature, top_p=top_p, seed=user))
+
+    def step() -> int:
+        return sum(len(output.step.token_ids) for output in core.step() if output.step is not None)
+
+    return time_decoding(step, core.scheduler.has_pending_work, num_users)
+
+
+def time_decoding(step: Callable[[], int], has_work: Callable[[], bool], num_users: int) -> float:
+    """Return the tokens a second from the step on that gives each user one. `step` returns how many it gave."""
     num_given, began = 0, 0.0
-    while core.scheduler.has_pending_work():
-        given = sum(len(output.step.token_ids) for output in core.step() if output.step is not None)
+    while has_work():
+        given = step()
         if began:
             num_given += given
         elif given >= num_users:

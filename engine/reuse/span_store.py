@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.config import ModelConfig
-from engine.device import map_host_memory
+from engine.device import check_device, map_host_memory
 from engine.errors import EngineError
 from engine.reuse.disk_tier import KVTier, SpanHeader, WriteBack
 from engine.reuse.span_entry import ENTRY_TOKENS, KGRAM_LEN, Entry, Slots, SpanStats, TokenIds
@@ -25,8 +25,8 @@ from engine.types import Match
 class SpanMemory:
     """`keys[layer]` and `values[layer]` are [num_slots, num_kv_heads, head_dim]; a slot holds one token.
 
-    It is host memory, whatever the device: there is more of it. A card writes to it in place, and may do so until the
-    pass is over whose slots are reserved.
+    It is host memory, whatever the device: there is more of it. A card reads and writes it in place, up to the end of
+    what was launched, even where the slots have been given back.
     """
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device, capacity_bytes: int) -> None:
@@ -35,6 +35,7 @@ class SpanMemory:
         self.num_slots = capacity_bytes // self.token_bytes
         self.config = config
         self.dtype = dtype
+        self.device = device
         if self.num_slots < 1:
             raise EngineError(f"the span store has {capacity_bytes} bytes; the KV of a token takes {self.token_bytes}")
         shape = (2, config.num_layers, self.num_slots, config.num_kv_heads, config.head_dim)
@@ -47,8 +48,6 @@ class SpanMemory:
             ) from error
         self.keys, self.values = list(memory[0].unbind()), list(memory[1].unbind())
         self._rows = [_rows(each) for each in chain(self.keys, self.values)]
-        self.wait_for_reads: Callable[[], object] = lambda: None
-        """Waits for what a card has still to read; to be called before the host writes."""
 
     def write(self, slots: Slots, layer: int, keys: Tensor, values: Tensor) -> None:
         """Write keys and values, [num_tokens, num_kv_heads, head_dim], to slots."""
@@ -66,7 +65,7 @@ class SpanMemory:
 
     def restore(self, slots: Slots, payload: memoryview) -> None:
         """Write what `payload` has returned to as many slots."""
-        self.wait_for_reads()
+        check_device(self.device)  # waits: a card may still read these slots, or write them for a cancelled request
         rows = np.frombuffer(payload, dtype=self._rows[0].dtype).reshape(len(self._rows), len(slots))
         for target, source_rows in zip(self._rows, rows, strict=True):
             target[slots] = source_rows
@@ -160,10 +159,6 @@ class SpanStore:
     def write(self, slots: Slots, layer: int, keys: Tensor, values: Tensor) -> None:
         """Write keys before RoPE and values, [num_tokens, num_kv_heads, head_dim], to slots that were reserved."""
         self._memory.write(slots, layer, keys, values)
-
-    def note_reads(self, wait: Callable[[], object]) -> None:
-        """Call `wait` before slots are overwritten by the host: until it returns, a card may read them."""
-        self._memory.wait_for_reads = wait
 
     def enter(
         self, root: bytes, token_ids: TokenIds, slots: Slots, generation: int, start: int, record: int | None = None

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.decoder import Decoder, find_ranges
-from engine.device import record_event
 from engine.engine_config import EngineConfig
 from engine.kv_cache import KVPages, page_runs
 from engine.kv_pool import KVPool
@@ -218,4 +217,3 @@ class KVReuse:
         cos, sin = self._model.get_rotations(positions.to(self._pool.device))
         stored, own = (self.store.keys, self.store.values), (self._pool.keys, self._pool.values)
         place_layers(*stored, sources, cos, sin, *own, targets, self._scratch)
-        self.store.note_reads(record_event(self._pool.device))

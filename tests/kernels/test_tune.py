@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import torch
 
+from agent_runtime.cli.bench import tune_command
+from agent_runtime.errors import BadRequest
 from kernels import tune
 from kernels.op import OP_NAMES, Inputs, Op, Shape, Variant, load_op
 from kernels.parity import get_run_seed
@@ -233,6 +235,12 @@ def test_hunk_tune_is_a_process_of_its_own() -> None:
     hunk = Path(sys.executable).with_name("hunk")
     done = subprocess.run([hunk, "tune", "swiglu", "--dry-run"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("swiglu bfloat16 ffn_size=8960 ")
+
+
+def test_without_torch_hunk_tune_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_runtime.cli.bench.find_spec", lambda name: None)
+    with pytest.raises(BadRequest, match=r"pip install 'hunk-apply\[gpu\]'"):
+        tune_command(["swiglu"])
 
 
 def test_without_a_card_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
