@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine.classic import ContinuousBatchingEngine
-    from engine.decoder import Decoder, KVCache, reset_all_caches
+    from engine.contiguous_cache import KVCache, reset_all_caches
+    from engine.decoder import Decoder
     from engine.engine import Engine, EngineStats
     from engine.engine_config import EngineConfig
     from engine.scheduler import SchedulerConfig
@@ -36,9 +37,9 @@ _HOMES = {
     "GenerationRequest": ".types",
     "GenerationResult": ".types",
     "GenerationStep": ".types",
-    "KVCache": ".decoder",
+    "KVCache": ".contiguous_cache",
     "SchedulerConfig": ".scheduler",
-    "reset_all_caches": ".decoder",
+    "reset_all_caches": ".contiguous_cache",
 }
 """Imported when they are asked for: torch takes a second, and errors, types and scheduling do without it."""
 

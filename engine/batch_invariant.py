@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.decoder import Batch, Decoder, KVStore, StoreOps, find_ranges
-from engine.layers import Projection, ProjectionKind
+from engine.decoder import Batch, Decoder, KVStore, LayerOps, StoreOps, find_ranges
+from engine.layers import Experts, LayerWeights, Projection, ProjectionKind
 from kernels.accept import TopTokens, find_top_tokens_by_tile
 from kernels.attention import invariant_attention, truncate_runs
 
@@ -54,7 +54,7 @@ class InvariantOps(StoreOps):
         self._num_rows = num_rows
         self._adapted = batch.adapters.ranges
         self._neighbours = _find_neighbours(batch)
-        self.cos, self.sin = decoder.get_rotations(F.pad(batch.positions, (0, num_rows - len(batch.positions))))
+        self.rotations = decoder.get_rotations(F.pad(batch.positions, (0, num_rows - len(batch.positions))))
 
     def project(self, kind: ProjectionKind, index: int, projection: Projection, x: Tensor) -> Tensor:
         """As `LayerOps.project`; an adapter's updates are computed for whole pieces and added to its own rows."""
@@ -66,37 +66,46 @@ class InvariantOps(StoreOps):
             out[start:end] = updated[start:end]
         return out
 
-    def norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
+    def norm(self, hidden: Tensor, weight: Tensor | None) -> Tensor:
         """As `LayerOps.norm`."""
-        return _apply_by_piece(partial(super().norm, weight=weight), hidden)
+        return hidden if weight is None else _apply_by_piece(partial(super().norm, weight=weight), hidden)
 
-    def add_norm(self, hidden: Tensor, delta: Tensor, weight: Tensor) -> Tensor:
+    def add_norm(self, hidden: Tensor, delta: Tensor, delta_weight: Tensor | None, weight: Tensor | None) -> Tensor:
         """As `LayerOps.add_norm`."""
-        return _apply_by_piece(partial(super().add_norm, weight=weight), hidden, delta)
+        add = partial(LayerOps.add_norm, self, delta_weight=delta_weight, weight=weight)
+        return _apply_by_piece(add, hidden, delta)
 
-    def swiglu(self, gate_up: Tensor) -> Tensor:
-        """As `LayerOps.swiglu`."""
-        return _apply_by_piece(super().swiglu, gate_up)
+    def activate(self, gate_up: Tensor) -> Tensor:
+        """As `LayerOps.activate`."""
+        return _apply_by_piece(super().activate, gate_up)
+
+    def feed_forward(self, index: int, layer: LayerWeights, x: Tensor) -> Tensor:
+        """As `LayerOps.feed_forward`."""
+        part = layer.feed_forward
+        if isinstance(part, Experts):
+            return _apply_by_piece(partial(part, activate=self.activate, pad=ROWS), x)
+        return super().feed_forward(index, layer, x)
 
     def split_heads(
-        self, norms: Tensor | None, heads: Tensor, cos: Tensor, sin: Tensor
+        self, layer: LayerWeights, heads: Tensor, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """As `StoreOps.split_heads`, without the padding."""
-        split = partial(super().split_heads, norms)
+        split = partial(super().split_heads, layer)
         pieces = [split(*rows) for rows in _split_pieces(heads, cos, sin)]
         query, keys, values, keys_before_rope = (
             torch.cat(each)[: len(self.batch.token_ids)] for each in zip(*pieces, strict=True)
         )
         return query, keys, values, keys_before_rope
 
-    def attend_sequences(self, index: int, query: Tensor) -> Tensor:
+    def attend_sequences(self, kv_layer: int, window: int | None, query: Tensor) -> Tensor:
         """As `StoreOps.attend_sequences`; padding gets zeros."""
+        scoring = window, self.config.attention_scale, self.config.attention_cap
         out = query.new_zeros(self._num_rows, *query.shape[1:])
         for each in self._neighbours:
-            runs = self.kv.runs(index, each.at)
+            runs = self.kv.runs(kv_layer, each.at)
             if each.is_part:
                 runs = truncate_runs(runs, each.end)
-            out[each.rows] = invariant_attention(query[each.rows], runs, each.end, self.config.sliding_window)
+            out[each.rows] = invariant_attention(query[each.rows], runs, each.end, *scoring)
         return out
 
 

@@ -113,7 +113,7 @@ class EngineCore:
         self.pages = KVPages(
             self._pool.num_pages,
             self.config.page_size,
-            window=self.model.config.sliding_window,
+            window=self.model.config.window,
             clock=self._clock,
         )
         self._live: dict[int, tuple[ScheduledSequence, RequestState]] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Protocol
@@ -11,12 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.config import ModelConfig
-from engine.errors import DoesNotFit
+from engine.config import ModelConfig, Rope
+from engine.contiguous_cache import CacheView, KVCache
 from engine.layers import (
     Adapter,
     AdapterRows,
     DecoderWeights,
+    Experts,
     LayerWeights,
     MaskedAdapters,
     Projection,
@@ -136,109 +137,6 @@ def find_ranges(positions: Sequence[int]) -> list[tuple[int, int]]:
     return [(positions[first], positions[end - 1] + 1) for first, end in pairwise(borders)]
 
 
-class KVCache:
-    """One layer's keys and values for up to `max_batch_size` sequences of up to `max_seq_len` tokens.
-
-    `keys` and `values` are [max_batch_size, num_kv_heads, max_seq_len, head_dim]; in slot b the tokens [0,
-    `lengths[b]`) are valid, and the rest is never read.
-    """
-
-    def __init__(
-        self,
-        max_batch_size: int,
-        max_seq_len: int,
-        num_kv_heads: int,
-        head_dim: int,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.bfloat16,
-    ) -> None:
-        shape = (max_batch_size, num_kv_heads, max_seq_len, head_dim)
-        self.keys = torch.zeros(shape, device=device, dtype=dtype)  # zeros touch every page now, not under a request
-        self.values = torch.zeros(shape, device=device, dtype=dtype)
-        self.lengths = [0] * max_batch_size
-        self.max_seq_len = max_seq_len
-
-    @classmethod
-    def from_model_config(
-        cls,
-        max_batch_size: int,
-        max_seq_len: int,
-        num_layers: int,
-        num_kv_heads: int,
-        head_dim: int,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.bfloat16,
-    ) -> list[KVCache]:
-        """Return one cache for each layer."""
-        return [cls(max_batch_size, max_seq_len, num_kv_heads, head_dim, device, dtype) for _ in range(num_layers)]
-
-    def append(self, slot: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the next tokens' keys and values, [num_tokens, num_kv_heads, head_dim]; return all of the slot's.
-
-        Returns views [num_kv_heads, length, head_dim]. Raises DoesNotFit if the cache is too short.
-        """
-        start, end = self.lengths[slot], self.lengths[slot] + keys.shape[0]
-        if end > self.max_seq_len:
-            raise DoesNotFit(f"{end} tokens do not fit a cache of {self.max_seq_len}")
-        self.keys[slot, :, start:end] = keys.transpose(0, 1)
-        self.values[slot, :, start:end] = values.transpose(0, 1)
-        self.lengths[slot] = end
-        return self.keys[slot, :, :end], self.values[slot, :, :end]
-
-    def run(self, slot: int, first: int = 0) -> Run:
-        """Return views of a slot's keys and values from token `first` on, [num_tokens, num_kv_heads, head_dim]."""
-        seen = slice(first, self.lengths[slot])
-        return self.keys[slot, :, seen].transpose(0, 1), self.values[slot, :, seen].transpose(0, 1)
-
-    def truncate(self, slot: int, length: int) -> None:
-        """Forget the tokens [length, ...) of a slot: a rejected draft, or another continuation."""
-        assert 0 <= length <= self.lengths[slot]
-        self.lengths[slot] = length
-
-
-def reset_all_caches(caches: Iterable[KVCache]) -> None:
-    """Forget every token of every slot; the memory stays allocated."""
-    for cache in caches:
-        cache.lengths = [0] * len(cache.lengths)
-
-
-class CacheView:
-    """One slot of every layer's cache as the `KVStore` of a batch with `num_tokens` tokens of one sequence."""
-
-    singles: Sequence[int] = ()
-
-    def __init__(self, caches: Sequence[KVCache], slot: int, window: int | None, num_tokens: int) -> None:
-        self._caches = caches
-        self._slot = slot
-        start = caches[0].lengths[slot]
-        self._first_key = 0 if window is None else max(0, start + 1 - window)
-        if start + num_tokens > caches[0].max_seq_len:
-            raise DoesNotFit(f"{start + num_tokens} tokens do not fit a cache of {caches[0].max_seq_len}")
-
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Append to the layer's cache."""
-        self._caches[layer].append(self._slot, keys, values)
-
-    def runs(self, layer: int, index: int) -> list[Run]:
-        """Return one run: the cache is contiguous."""
-        assert index == 0, "a slot holds one sequence"
-        return [self._caches[layer].run(self._slot, self._first_key)]
-
-    def tabulate(
-        self, ends: Sequence[int | None], ranges: Sequence[tuple[int, int]], positions: Sequence[int]
-    ) -> RunTable:
-        """Never called: there is one sequence."""
-        raise AssertionError("a contiguous cache has one sequence")
-
-    def point_at(self, table: RunTable, layer: int) -> None:
-        """Never called: there is one sequence."""
-        raise AssertionError("a contiguous cache has one sequence")
-
-    def gather(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Never called: there is one sequence."""
-        raise AssertionError("a contiguous cache has no singles")
-
-
 LM_HEAD_ROWS = 64
 """Logits are computed for this many positions at a time: 64 rows of a 150,000-word vocabulary are 19 MB in bf16."""
 
@@ -259,23 +157,47 @@ class LayerOps:
         self.adapters.apply(kind, index, x, out)
         return out
 
-    def norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        """As `rms_norm`."""
-        return rms_norm(hidden, weight, self.config.rms_norm_eps)
+    def norm(self, hidden: Tensor, weight: Tensor | None) -> Tensor:
+        """As `rms_norm`; without a weight there is no norm."""
+        return hidden if weight is None else rms_norm(hidden, weight, self.config.rms_norm_eps)
 
-    def add_norm(self, hidden: Tensor, delta: Tensor, weight: Tensor) -> Tensor:
-        """As `add_rms_norm`: add to `hidden` in place and return the norm of the sum."""
-        return add_rms_norm(hidden, delta, weight, self.config.rms_norm_eps)
+    def add_norm(self, hidden: Tensor, delta: Tensor, delta_weight: Tensor | None, weight: Tensor | None) -> Tensor:
+        """Add the norm of `delta` to `hidden` in place, and return the norm of the sum. Without a weight, one of them is
+        no norm.
+        """
+        delta = self.norm(delta, delta_weight)
+        return hidden.add_(delta) if weight is None else add_rms_norm(hidden, delta, weight, self.config.rms_norm_eps)
 
-    def swiglu(self, gate_up: Tensor) -> Tensor:
+    def activate(self, gate_up: Tensor) -> Tensor:
         """As `swiglu`."""
-        return swiglu(gate_up)
+        return swiglu(gate_up, self.config.activation)
+
+    def feed_forward(self, index: int, layer: LayerWeights, x: Tensor) -> Tensor:
+        """Return the result of the feed-forward part of layer `index`."""
+        part = layer.feed_forward
+        if isinstance(part, Experts):
+            return part(x, self.activate)
+        return self.project("down", index, part.down, self.activate(self.project("gate_up", index, part.gate_up, x)))
+
+    def norm_heads(self, layer: LayerWeights, heads: Tensor) -> None:
+        """Apply a layer's norms of queries and keys, if it has any, to [num_tokens, heads, head_dim] in place."""
+        if self.config.qk_norm == "head":
+            (weights,) = layer.head_norms
+            normed = heads[:, : len(weights)]
+            rms_norm(normed, weights, self.config.rms_norm_eps, out=normed)
+            return
+        first = 0
+        for weights in layer.head_norms:
+            end = first + len(weights) // self.config.head_dim
+            normed, first = heads[:, first:end].view(len(heads), -1), end
+            rms_norm(normed, weights, self.config.rms_norm_eps, out=normed)
 
     def attend(self, index: int, layer: LayerWeights, heads: Tensor) -> Tensor:
         """Keep the keys and values of layer `index`, and return what each token's queries find among those so far.
 
-        heads: [num_tokens, num_heads + 2 * num_kv_heads, head_dim], before their norm and RoPE; they may be changed.
-        Returns [num_tokens, num_heads, head_dim].
+        heads: [num_tokens, num_heads + 2 * num_kv_heads, head_dim], before their norm and RoPE; they may be changed. A
+        layer that attends to the keys and values of an earlier one has only queries. Returns [num_tokens, num_heads,
+        head_dim].
         """
         raise NotImplementedError
 
@@ -287,7 +209,7 @@ class StoreOps(LayerOps):
         super().__init__(decoder.config, batch.adapters)
         self.batch = batch
         self.kv = kv
-        self.cos, self.sin = decoder.get_rotations(batch.positions)
+        self.rotations = decoder.get_rotations(batch.positions)
         self._scratch = scratch
         self._kv_dtype = decoder.weights.kv_dtype
         self._has_kernel = decoder.weights.device.type == "cpu" and can_attend(
@@ -297,55 +219,57 @@ class StoreOps(LayerOps):
         self._ends = [positions[last - 1] + 1 if self._has_kernel else None for _, last in batch.ranges]
         self._scattered = {at: batch.positions[slice(*batch.ranges[at])] for at in batch.scattered}
         self._table: RunTable | None = None
-        if self._has_kernel and len(batch.ranges) > 1 and not (batch.scattered and decoder.config.sliding_window):
+        if self._has_kernel and len(batch.ranges) > 1 and not (batch.scattered and decoder.config.window):
             ends = [None if at in batch.scattered else end for at, end in enumerate(self._ends)]
             self._table = kv.tabulate(ends, batch.ranges, positions)
 
     def attend(self, index: int, layer: LayerWeights, heads: Tensor) -> Tensor:
         """As `LayerOps.attend`."""
-        query, keys, values, keys_before_rope = self.split_heads(layer.head_norms, heads, self.cos, self.sin)
-        values = values.to(self._kv_dtype)
-        self.kv.write(index, keys.to(self._kv_dtype), values)
-        if self.batch.recorder is not None:
-            self.batch.recorder.write(index, keys_before_rope.to(self._kv_dtype), values)
-        return self.attend_sequences(index, query)
+        spec, kv_layer = self.config.layers[index], self.config.get_kv_layer(index)
+        query, keys, values, keys_before_rope = self.split_heads(layer, heads, *self.rotations[spec.rope])
+        if self.config.computes_kv(index):
+            values = values.to(self._kv_dtype)
+            self.kv.write(kv_layer, keys.to(self._kv_dtype), values)
+            if self.batch.recorder is not None:
+                self.batch.recorder.write(kv_layer, keys_before_rope.to(self._kv_dtype), values)
+        return self.attend_sequences(kv_layer, spec.window, query)
 
     def split_heads(
-        self, norms: Tensor | None, heads: Tensor, cos: Tensor, sin: Tensor
+        self, layer: LayerWeights, heads: Tensor, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return queries and keys with RoPE, values, and the keys without RoPE: [num_tokens, heads, head_dim] each."""
         num_heads, num_rotated = self.config.num_heads, self.config.num_heads + self.config.num_kv_heads
+        self.norm_heads(layer, heads)
         before_rope, values = heads[:, :num_rotated], heads[:, num_rotated:]
-        if norms is not None:
-            rms_norm(before_rope, norms, self.config.rms_norm_eps, out=before_rope)
         rotated = apply_rope(before_rope, cos, sin)
         return rotated[:, :num_heads], rotated[:, num_heads:], values, before_rope[:, num_heads:]
 
-    def attend_sequences(self, index: int, query: Tensor) -> Tensor:
+    def attend_sequences(self, kv_layer: int, window: int | None, query: Tensor) -> Tensor:
         """Return the attention output of each token, [num_tokens, num_heads, head_dim], over its own sequence."""
-        kv, ranges, window = self.kv, self.batch.ranges, self.config.sliding_window
+        config, kv, ranges, scratch = self.config, self.kv, self.batch.ranges, self._scratch
+        scoring = window, config.attention_scale, config.attention_cap
         if len(ranges) == 1 and not self._scattered:
-            return causal_attention(query, kv.runs(index, 0), self._scratch, window, self._ends[0])
+            return causal_attention(query, kv.runs(kv_layer, 0), scratch, *scoring, end=self._ends[0])
         if self._table is not None:
-            kv.point_at(self._table, index)
-            return attend_sequences(query, self._table, self.config.num_kv_heads, window)
+            kv.point_at(self._table, kv_layer)
+            return attend_sequences(query, self._table, config.num_kv_heads, *scoring)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        singles = () if self._has_kernel else kv.singles
+        is_plain = window == config.window and config.attention_cap is None and not self._has_kernel
+        singles = kv.singles if is_plain else ()
         if singles:
             rows = [ranges[at][0] for at in singles]
-            out[rows] = decode_attention(query[rows], *kv.gather(index))
+            out[rows] = decode_attention(query[rows], *kv.gather(kv_layer), config.attention_scale)
         for at, (first, last) in enumerate(ranges):
+            own, runs = query[first:last], () if at in singles else kv.runs(kv_layer, at)
             if at in self._scattered:
-                own, positions = query[first:last], self._scattered[at]
-                out[first:last] = attention_at_positions(own, positions, kv.runs(index, at), self._scratch)
+                out[first:last] = attention_at_positions(own, self._scattered[at], runs, scratch, *scoring)
             elif at not in singles:
-                runs = kv.runs(index, at)
-                out[first:last] = causal_attention(query[first:last], runs, self._scratch, window, self._ends[at])
+                out[first:last] = causal_attention(own, runs, scratch, *scoring, end=self._ends[at])
         return out
 
 
 class Decoder:
-    """A pre-norm transformer decoder (Llama, Mistral, Qwen2, Qwen3): grouped-query attention, RoPE, SwiGLU.
+    """A transformer decoder: grouped-query attention, RoPE, a gated feed-forward part or experts (`engine.families`).
 
     Not thread-safe: passes share scratch memory.
     """
@@ -365,14 +289,19 @@ class Decoder:
         self.weights = DecoderWeights.from_parameters(parameters, quantize, activations)
         self.fingerprint = compute_fingerprint(parameters, self.precision)
         self.config = config = self.weights.config
-        self._cos, self._sin = rope_table(
-            config.max_positions,
-            config.head_dim,
-            config.rope_theta,
-            self.weights.device,
-            config.rope_divisors,
-            config.rope_scale,
-        )
+        self._tables = {
+            rope: rope_table(
+                config.max_positions,
+                config.head_dim,
+                rope.theta,
+                self.weights.device,
+                rope.divisors,
+                rope.scale,
+                config.rotary_dim,
+            )
+            for rope in config.ropes
+        }
+        self._embedding_scale = float(torch.tensor(config.embedding_scale).to(parameters.dtype))  # as transformers
         self.scratch = Scratch()
 
     def new_caches(self, max_batch_size: int, max_seq_len: int) -> list[KVCache]:
@@ -381,7 +310,7 @@ class Decoder:
         return KVCache.from_model_config(
             max_batch_size,
             max_seq_len,
-            config.num_layers,
+            config.num_kv_layers,
             config.num_kv_heads,
             config.head_dim,
             weights.device,
@@ -397,7 +326,7 @@ class Decoder:
         start, num_tokens = caches[0].lengths[slot], len(token_ids)
         positions = torch.arange(start, start + num_tokens, device=token_ids.device)
         batch = Batch(token_ids, positions, ((0, num_tokens),), AdapterRows(()))
-        return self.forward_batch(batch, CacheView(caches, slot, self.config.sliding_window, num_tokens))
+        return self.forward_batch(batch, CacheView(caches, slot, self.config.window, num_tokens))
 
     @torch.inference_mode()
     def forward_batch(self, batch: Batch, kv: KVStore) -> Tensor:
@@ -413,20 +342,21 @@ class Decoder:
         """
         layers, head_dim = self.weights.layers, self.config.head_dim
         hidden = F.embedding(token_ids, self.weights.embedding).to(self.weights.dtype)
+        if self._embedding_scale != 1.0:
+            hidden *= self._embedding_scale
         normed = ops.norm(hidden, layers[0].attention_norm)
         next_norms = [*(layer.attention_norm for layer in layers[1:]), self.weights.final_norm]
         for index, (layer, next_norm) in enumerate(zip(layers, next_norms, strict=True)):
             heads = ops.project("qkv", index, layer.qkv, normed).view(len(hidden), -1, head_dim)
             attended = ops.attend(index, layer, heads).view(len(hidden), -1)
             out = ops.project("attention_out", index, layer.attention_out, attended)
-            normed = ops.add_norm(hidden, out, layer.ffn_norm)
-            activated = ops.swiglu(ops.project("gate_up", index, layer.gate_up, normed))
-            normed = ops.add_norm(hidden, ops.project("down", index, layer.down, activated), next_norm)
+            normed = ops.add_norm(hidden, out, layer.attention_out_norm, layer.ffn_norm)
+            normed = ops.add_norm(hidden, ops.feed_forward(index, layer, normed), layer.ffn_out_norm, next_norm)
         return normed
 
-    def get_rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cosines and sines of RoPE at these positions, float32 [num_positions, head_dim // 2] each."""
-        return self._cos[positions], self._sin[positions]
+    def get_rotations(self, positions: Tensor) -> dict[Rope, tuple[Tensor, Tensor]]:
+        """Return the cosines and sines of each RoPE at these positions, float32 [num_positions, head_dim // 2] each."""
+        return {rope: (cos[positions], sin[positions]) for rope, (cos, sin) in self._tables.items()}
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:

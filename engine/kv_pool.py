@@ -48,8 +48,8 @@ class KVPool:
         self.device = device
         shape = ((num_pages + num_spare_pages) * page_size, config.num_kv_heads, config.head_dim)
         try:  # zeros touch every page of memory now, not under a request
-            self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]
-            self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]
+            self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_kv_layers)]
+            self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_kv_layers)]
         except RuntimeError as error:
             size_gb = num_pages * page_bytes(config, page_size, dtype) / 1e9
             raise EngineError(
@@ -154,4 +154,4 @@ def _count_slots(ranges: Sequence[SlotRange]) -> int:
 
 def page_bytes(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
     """Return the bytes of one page in all layers."""
-    return 2 * config.num_layers * page_size * config.num_kv_heads * config.head_dim * dtype.itemsize
+    return 2 * config.num_kv_layers * page_size * config.num_kv_heads * config.head_dim * dtype.itemsize

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from benchmarks.peers.protocol import serve, take_stdout
 from engine.config import ModelConfig
+from engine.families import parse_config
 from engine.layers.linear import can_pack
 
 
@@ -67,10 +68,10 @@ class Machine:
 
 
 def list_layer_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
-    """Return the four matrices of a layer as they are multiplied, fused, [out_features, in_features]."""
+    """Return the four matrices of a dense layer as they are multiplied, fused, [out_features, in_features]."""
     query_size = config.num_heads * config.head_dim
     return {
-        "qkv": (sum(config.qkv_sizes), config.hidden_size),
+        "qkv": (sum(config.get_qkv_sizes(0)), config.hidden_size),
         "attention_out": (config.hidden_size, query_size),
         "gate_up": (2 * config.ffn_size, config.hidden_size),
         "down": (config.hidden_size, config.ffn_size),
@@ -104,13 +105,13 @@ def count_work(config: ModelConfig, batch: Sequence[Rows], itemsize: int = 2) ->
 
 def _count_pairs(config: ModelConfig, rows: Rows) -> int:
     """How many keys the tokens see in all: each itself and what is before it, no further back than the window."""
-    window = config.sliding_window or rows.start + rows.num_tokens
+    window = config.window or rows.start + rows.num_tokens
     return sum(min(position + 1, window) for position in range(rows.start, rows.start + rows.num_tokens))
 
 
 def _count_keys(config: ModelConfig, rows: Rows) -> int:
     """Return how many different keys any of the tokens sees."""
-    first = max(0, rows.start + 1 - config.sliding_window) if config.sliding_window else 0
+    first = max(0, rows.start + 1 - config.window) if config.window else 0
     return rows.start + rows.num_tokens - first
 
 
@@ -182,7 +183,7 @@ def main() -> None:
     options = parser.parse_args()
     channel = take_stdout()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    config = ModelConfig.from_hf(json.loads(options.config.read_text(encoding="utf-8")))
+    config = parse_config(json.loads(options.config.read_text(encoding="utf-8")))
 
     def measure(_: object) -> dict[str, Any]:
         return {

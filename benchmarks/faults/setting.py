@@ -87,7 +87,7 @@ def _make_model(folder: Path) -> None:
     import torch  # takes a second to import
 
     from agent_runtime.models.store import write_tokenizer_config
-    from engine.config import ModelConfig
+    from engine.families import parse_config
     from engine.weights import Parameters
     from engine.weights.checkpoint import save_folder
 
@@ -102,7 +102,7 @@ def _make_model(folder: Path) -> None:
     raw |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True}
     raw |= {"vocab_size": len(alphabet) + 1, "max_position_embeddings": 32_768, "rope_theta": 10000.0}
     raw |= {"rms_norm_eps": 1e-6, "hidden_act": "silu"}
-    parameters = Parameters(ModelConfig.from_hf(raw), torch.float32)
+    parameters = Parameters(parse_config(raw), torch.float32)
     random = torch.Generator().manual_seed(0)
     for _, tensor in sorted(parameters.slots().items()):
         tensor.copy_(torch.empty(tensor.shape).normal_(1.0, 0.1, generator=random))

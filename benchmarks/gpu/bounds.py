@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.engine.roofline import Rows, count_kv_token_bytes, count_work
 from benchmarks.gpu.card import Ceilings
-from engine.config import ModelConfig
+from engine.config import LayerSpec, ModelConfig, Rope
 from engine.weights import Parameters
 
 MOST_POSITIONS = 136 * 1024
@@ -21,7 +21,7 @@ STD = 0.02
 def _make_qwen25(hidden_size: int, num_heads: int, num_kv_heads: int, ffn_size: int, vocab_size: int) -> ModelConfig:
     return ModelConfig(
         architecture="Qwen2ForCausalLM",
-        num_layers=28,
+        layers=(LayerSpec(Rope(1e6)),) * 28,
         hidden_size=hidden_size,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
@@ -29,7 +29,6 @@ def _make_qwen25(hidden_size: int, num_heads: int, num_kv_heads: int, ffn_size: 
         ffn_size=ffn_size,
         vocab_size=vocab_size,
         max_positions=MOST_POSITIONS,
-        rope_theta=1e6,
         rms_norm_eps=1e-6,
         tied_embeddings=hidden_size < 2048,
         qkv_bias=True,

@@ -168,7 +168,8 @@ class Noised:
 
 def find_fault(config: ModelConfig, device: torch.device, seed: int) -> str | None:
     """Return where the device's output differs from the CPU's with a small model of this shape; None if nowhere."""
-    small = replace(config, num_layers=NUM_LAYERS, vocab_size=min(VOCAB_SIZE, config.vocab_size), max_positions=2048)
+    layers = config.layers[:NUM_LAYERS]
+    small = replace(config, layers=layers, vocab_size=min(VOCAB_SIZE, config.vocab_size), max_positions=2048)
     on_cpu = draw_parameters(small, torch.float32, torch.device("cpu"), seed)
     on_device = Parameters(small, torch.float32, device, on_cpu.slots().__getitem__)
     prompt = torch.randint(small.vocab_size, (PROMPT_LEN,), generator=torch.Generator().manual_seed(seed)).tolist()

@@ -29,6 +29,7 @@ from engine.config import ModelConfig
 from engine.core import EngineCore
 from engine.decoder import Decoder
 from engine.engine_config import EngineConfig, SchedulerConfig
+from engine.families import dump_config
 from engine.types import GenerationRequest
 
 USERS = (1, 16, 64)
@@ -98,7 +99,7 @@ def measure_vllm(config: ModelConfig, num_tokens: int, **settings: Any) -> list[
     from vllm.v1.engine.llm_engine import LLMEngine
 
     with TemporaryDirectory() as folder:
-        raw = config.to_hf() | {"torch_dtype": "bfloat16"}
+        raw = dump_config(config) | {"torch_dtype": "bfloat16"}
         Path(folder, "config.json").write_text(json.dumps(raw), encoding="utf-8")
         arguments: dict[str, Any] = {"model": folder, "load_format": "dummy", "dtype": "bfloat16"}
         arguments |= {"skip_tokenizer_init": True, "generation_config": "vllm", "enable_prefix_caching": False}

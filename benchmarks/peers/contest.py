@@ -20,6 +20,7 @@ from agent_runtime.process import build_environment, build_spin_environment
 from benchmarks.peers.environments import PEERS, Peer
 from benchmarks.peers.protocol import Answer, Arrival, Contestant, ContestantFailed
 from engine.config import ModelConfig
+from engine.families import parse_config
 
 NEAR_TIE = 0.5
 """Natural logarithm of how much likelier one token may be than another that was taken for it. Logits of bf16 engines
@@ -125,7 +126,7 @@ def open_entrants(
         ours = stack.enter_context(Contestant(OURS, command, CHECKOUT, environ))
         folder = files.path if files.kind == "safetensors" else locate_copy(files, cache_dir)  # which ours has made
         config_file = folder / "config.json"
-        config = ModelConfig.from_hf(json.loads(config_file.read_text(encoding="utf-8")))
+        config = parse_config(json.loads(config_file.read_text(encoding="utf-8")))
         command = [sys.executable, "-m", "benchmarks.engine.roofline", "--config", str(config_file)]
         machine = stack.enter_context(Contestant("machine", command, CHECKOUT, environ))
         outside = Path(stack.enter_context(TemporaryDirectory(prefix="hunk-peers-")))

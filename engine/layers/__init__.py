@@ -1,6 +1,7 @@
 """The decoder's linear maps, stored in the fastest way for the device: plain, packed or quantised."""
 
 from engine.layers.decoder_weights import DecoderWeights, LayerWeights
+from engine.layers.experts import Experts
 from engine.layers.linear import Projection, Quantization
 from engine.layers.lora import Adapter, AdapterRows, AdapterSet, MaskedAdapters, ProjectionKind
 
@@ -9,6 +10,7 @@ __all__ = [
     "AdapterRows",
     "AdapterSet",
     "DecoderWeights",
+    "Experts",
     "LayerWeights",
     "MaskedAdapters",
     "Projection",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.errors import WeightsError
+from engine.layers.experts import Experts, GroupedExperts
 from engine.layers.linear import (
     Blocked,
     Dense,
@@ -30,6 +32,8 @@ from engine.layers.linear import (
 )
 from engine.weights.parameters import LayerParameters, Parameters
 from kernels.accept import TILE
+
+OptionalTensor = TypeVar("OptionalTensor", Tensor, Tensor | None)
 
 Store = Callable[[Tensor, Tensor | None], Projection]
 """Builds a projection from a weight [out_features, in_features] and a bias [out_features]."""
@@ -77,6 +81,25 @@ def build_fp8(activations: torch.dtype) -> Store:
     return lambda weight, bias: Fp8(weight, bias) if can_multiply_fp8(weight) else store_plain(weight, bias)
 
 
+def cap_logits(store: Store, cap: float | None) -> Store:
+    """Return a `Store` whose projections' results x become cap * tanh(x / cap)."""
+    return store if cap is None else lambda weight, bias: Capped(store(weight, bias), cap)
+
+
+class Capped:
+    """A projection whose results x become cap * tanh(x / cap) (Gemma 2, arXiv 2408.00118)."""
+
+    def __init__(self, projection: Projection, cap: float) -> None:
+        self._projection = projection
+        self._cap = cap
+        self.out_features = projection.out_features
+        self.num_bytes = projection.num_bytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Rows [num_rows, in_features] -> [num_rows, out_features]."""
+        return self._projection(x).div_(self._cap).tanh_().mul_(self._cap)
+
+
 class Tiled:
     """Several projections of the same rows whose results are joined."""
 
@@ -100,41 +123,102 @@ def split_tiles(weight: Tensor, store: Store, num_features: int) -> Projection:
     return Tiled([store(weight[start : start + num_features], None) for start in range(0, len(weight), num_features)])
 
 
+def order_rotary(rows: OptionalTensor, config: ModelConfig, num_heads: int) -> OptionalTensor:
+    """Return rows of heads, [num_rows, ...], so that the first half of each of the first `num_heads` heads rotates with
+    the second half.
+
+    Where only the first `rotary_dim` numbers of a head are rotated, their halves go to the beginnings of the head's
+    halves. The other numbers follow, and rotate by an angle of 0. Queries and keys are in the same order, so that their
+    products stay what they are.
+    """
+    if rows is None or config.rotary_dim is None or num_heads == 0:
+        return rows
+    half, num_rotated = config.head_dim // 2, config.rotary_dim // 2
+    order = torch.arange(config.head_dim, device=rows.device)
+    rotated, others = order[: 2 * num_rotated].view(2, -1), order[2 * num_rotated :].view(2, -1)
+    of_head = torch.cat([rotated, others], dim=1).flatten()
+    count = min(num_heads * 2 * half, len(rows))
+    heads = rows[:count].unflatten(0, (-1, config.head_dim))[:, of_head].flatten(0, 1)
+    return torch.cat([heads, rows[count:]])
+
+
+@dataclass(frozen=True, slots=True)
+class FeedForward:
+    """The dense feed-forward part of a layer."""
+
+    gate_up: Projection  # hidden_size -> 2 * ffn_size
+    down: Projection  # ffn_size -> hidden_size
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the projections."""
+        return self.gate_up.num_bytes + self.down.num_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
     """The weights of one layer; the shapes of the projections are [in_features -> out_features]."""
 
-    attention_norm: Tensor  # [hidden_size]
+    attention_norm: Tensor | None  # [hidden_size], as all norms in float32
     qkv: Projection  # hidden_size -> (num_heads + 2 * num_kv_heads) * head_dim
-    head_norms: Tensor | None  # [num_heads + num_kv_heads, head_dim], of queries and keys
+    head_norms: tuple[Tensor, ...]  # of queries and keys: [num_heads + num_kv_heads, head_dim], or one for all heads each
     attention_out: Projection  # num_heads * head_dim -> hidden_size
-    ffn_norm: Tensor  # [hidden_size]
-    gate_up: Projection  # hidden_size -> 2 * ffn_size
-    down: Projection  # ffn_size -> hidden_size
+    attention_out_norm: Tensor | None  # [hidden_size]
+    ffn_norm: Tensor | None  # [hidden_size]
+    feed_forward: FeedForward | Experts  # hidden_size -> hidden_size
+    ffn_out_norm: Tensor | None  # [hidden_size]
 
     @classmethod
     def from_parameters(
-        cls, layer: LayerParameters, config: ModelConfig, store: Store, dtype: torch.dtype
+        cls, layer: LayerParameters, config: ModelConfig, store: Store, activations: torch.dtype
     ) -> LayerWeights:
-        """Return the layer with its projections built by `store`, and its norms in `dtype`."""
-        head_norms = None
-        if layer.query_norm is not None and layer.key_norm is not None:
-            norms = (layer.query_norm.expand(config.num_heads, -1), layer.key_norm.expand(config.num_kv_heads, -1))
-            head_norms = torch.cat(norms).to(dtype)
+        """Return the layer with its projections built by `store`. Heads are in the order of `order_rotary`."""
+
+        def scale(weights: Tensor | None) -> Tensor | None:
+            return None if weights is None else weights.float() + config.norm_offset
+
+        attended = config.num_heads + config.num_kv_heads
+        qkv, qkv_bias = (order_rotary(each, config, attended) for each in (layer.qkv, layer.qkv_bias))
+        assert qkv is not None, "every layer has it"
         return cls(
-            attention_norm=layer.attention_norm.to(dtype),
-            qkv=store(layer.qkv, layer.qkv_bias),
-            head_norms=head_norms,
-            attention_out=store(layer.attention_out, None),
-            ffn_norm=layer.ffn_norm.to(dtype),
-            gate_up=store(layer.gate_up, None),
-            down=store(layer.down, None),
+            attention_norm=scale(layer.attention_norm),
+            qkv=store(qkv, qkv_bias),
+            head_norms=_join_head_norms(*(scale(each) for each in (layer.query_norm, layer.key_norm)), config),
+            attention_out=store(layer.attention_out, layer.attention_out_bias),
+            attention_out_norm=scale(layer.attention_out_norm),
+            ffn_norm=scale(layer.ffn_norm),
+            feed_forward=_build_feed_forward(layer, config, store, activations),
+            ffn_out_norm=scale(layer.ffn_out_norm),
         )
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the projections: what a pass over one row reads of this layer, norms excluded."""
-        return sum(part.num_bytes for part in (self.qkv, self.attention_out, self.gate_up, self.down))
+        return self.qkv.num_bytes + self.attention_out.num_bytes + self.feed_forward.num_bytes
+
+
+def _build_feed_forward(
+    layer: LayerParameters, config: ModelConfig, store: Store, activations: torch.dtype
+) -> FeedForward | Experts:
+    if layer.router is not None and layer.expert_gate_up is not None and layer.expert_down is not None:
+        assert config.experts is not None, "the config was checked"
+        router = build_fastest(activations)(layer.router, None)  # quantised, it would choose other experts
+        matrices = layer.expert_gate_up, layer.expert_down
+        if layer.router.device.type == "cpu":
+            return Experts(config.experts, router, *([store(each, None) for each in part] for part in matrices))
+        return GroupedExperts(config.experts, router, *(part.to(activations) for part in matrices))
+    assert layer.gate_up is not None, "a layer without experts is dense"
+    assert layer.down is not None, "a layer without experts is dense"
+    return FeedForward(store(layer.gate_up, layer.gate_up_bias), store(layer.down, layer.down_bias))
+
+
+def _join_head_norms(query: Tensor | None, key: Tensor | None, config: ModelConfig) -> tuple[Tensor, ...]:
+    norms = [each for each in (query, key) if each is not None]
+    if config.qk_norm == "all":
+        return tuple(order_rotary(norm, config, len(norm) // config.head_dim) for norm in norms)
+    counts = (config.num_heads, config.num_kv_heads)
+    joined = [order_rotary(norm, config, 1).expand(count, -1) for norm, count in zip(norms, counts, strict=False)]
+    return (torch.cat(joined),) if joined else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +254,8 @@ class DecoderWeights:
             dtype=dtype,
             embedding=parameters.embedding,
             layers=tuple(layers),
-            final_norm=parameters.final_norm.to(dtype),
-            lm_head=split_tiles(parameters.lm_head, store_head, TILE),
+            final_norm=parameters.final_norm.float() + config.norm_offset,
+            lm_head=split_tiles(parameters.lm_head, cap_logits(store_head, config.logit_cap), TILE),
         )
 
     @property

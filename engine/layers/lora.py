@@ -10,12 +10,12 @@ own:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -24,18 +24,14 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.errors import RequestError, WeightsError
+from engine.families import FAMILIES
+from engine.layers.decoder_weights import order_rotary
 from engine.weights.checkpoint import LoraAdapter, LowRankUpdate
-from engine.weights.parameters import Parameters
+from engine.weights.parameters import Parameters, list_part_sizes
 
 ProjectionKind = Literal["qkv", "attention_out", "gate_up", "down"]
 
-PARTS: Mapping[ProjectionKind, tuple[str, ...]] = {
-    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "attention_out": ("self_attn.o_proj",),
-    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
-    "down": ("mlp.down_proj",),
-}
-"""A fused projection's parts, in the order of their columns, by their names in checkpoints."""
+KINDS: tuple[ProjectionKind, ...] = get_args(ProjectionKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +50,24 @@ class Adapter:
     """One adapter, converted for its model. `fingerprint` identifies it in cache keys."""
 
     def __init__(self, lora: LoraAdapter, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
-        """Raises WeightsError if it changes a tensor that this model does not have, or the LM head."""
+        """Raises WeightsError if it changes a tensor that this model does not have, or the LM head, or experts."""
         lora.check_fits(Parameters(config, dtype, "meta").slots())
-        if "lm_head.weight" in lora.updates:
+        left = dict(lora.updates)
+        if "lm_head.weight" in left:
             raise WeightsError(f"the adapter {lora.folder} changes the LM head: merge it when the model is loaded")
         self.fingerprint = _compute_fingerprint(lora.updates)
         self._updates: dict[tuple[ProjectionKind, int], list[_PartUpdate]] = {}
-        for kind, parts in PARTS.items():
-            for (start, end), part in zip(_list_columns(kind, config), parts, strict=True):
-                for layer in range(config.num_layers):
-                    update = lora.updates.get(f"model.layers.{layer}.{part}.weight")
-                    if update is not None:
-                        down = update.down.to(device, dtype)
-                        up = (update.scale * update.up.float()).T.contiguous().to(device, dtype)
-                        self._updates.setdefault((kind, layer), []).append(_PartUpdate(down, up, start, end))
+        for layer in range(config.num_layers):
+            for kind, part, start, end in _list_parts(config, layer):
+                update = left.pop(f"model.layers.{layer}.{part}.weight", None)
+                if update is not None:
+                    num_heads = max(0, config.num_heads + config.num_kv_heads - start // config.head_dim)
+                    rows = order_rotary(update.up, config, num_heads) if kind == "qkv" else update.up
+                    down = update.down.to(device, dtype)
+                    up = (update.scale * rows.float()).T.contiguous().to(device, dtype)
+                    self._updates.setdefault((kind, layer), []).append(_PartUpdate(down, up, start, end))
+        if left:
+            raise WeightsError(f"the adapter {lora.folder} changes {min(left)!r}: merge it when the model is loaded")
 
     def apply(self, kind: ProjectionKind, layer: int, x: Tensor, out: Tensor, mask: Tensor | None = None) -> None:
         """Add this adapter's update of `x` [num_rows, in_features] to `out` [num_rows, out_features], in place.
@@ -165,14 +165,15 @@ class MaskedAdapters:
             adapter.apply(kind, layer, x, out, mask[:, None].to(x.dtype))
 
 
-def _list_columns(kind: ProjectionKind, config: ModelConfig) -> list[tuple[int, int]]:
-    sizes = {
-        "qkv": config.qkv_sizes,
-        "attention_out": (config.hidden_size,),
-        "gate_up": (config.ffn_size, config.ffn_size),
-        "down": (config.hidden_size,),
-    }[kind]
-    return list(pairwise(accumulate(sizes, initial=0)))
+def _list_parts(config: ModelConfig, layer: int) -> Iterator[tuple[ProjectionKind, str, int, int]]:
+    """Yield the parts of a layer's projections: the module in checkpoints, and its columns [start, end)."""
+    modules = FAMILIES[config.architecture].modules
+    for kind in KINDS:
+        sizes = list_part_sizes(config, layer, kind) or [config.hidden_size]
+        if len(modules[kind]) == 1:
+            sizes = [sum(sizes)]
+        for part, (start, end) in zip(modules[kind], pairwise(accumulate(sizes, initial=0)), strict=False):
+            yield kind, part, start, end
 
 
 def _compute_fingerprint(updates: Mapping[str, LowRankUpdate]) -> bytes:

@@ -417,7 +417,7 @@ def build_shared_prefixes(config: EngineConfig, model: Decoder, pool: KVPool) ->
 
     Raises EngineError where a package is missing or the URL cannot be read.
     """
-    if not config.tier_url or model.config.sliding_window is not None:
+    if not config.tier_url or model.config.window is not None:
         return None
     return SharedPrefixes(ValkeyTier(config.tier_url), ChunkSeal(config.tier_key), pool)
 

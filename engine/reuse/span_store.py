@@ -31,14 +31,14 @@ class SpanMemory:
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device, capacity_bytes: int) -> None:
         """Allocate as many slots as the bytes hold. Raises EngineError if that is none, or if memory is short."""
-        self.token_bytes = 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+        self.token_bytes = 2 * config.num_kv_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
         self.num_slots = capacity_bytes // self.token_bytes
         self.config = config
         self.dtype = dtype
         self.device = device
         if self.num_slots < 1:
             raise EngineError(f"the span store has {capacity_bytes} bytes; the KV of a token takes {self.token_bytes}")
-        shape = (2, config.num_layers, self.num_slots, config.num_kv_heads, config.head_dim)
+        shape = (2, config.num_kv_layers, self.num_slots, config.num_kv_heads, config.head_dim)
         try:  # zeros touch every page of memory now, not under a request
             memory = torch.zeros(shape, dtype=dtype)
             weakref.finalize(self, map_host_memory(memory, device))
@@ -256,7 +256,7 @@ class SpanStore:
             record=entry.record,
             start=entry.start,
             generation=entry.generation,
-            num_layers=config.num_layers,
+            num_layers=config.num_kv_layers,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
             dtype=str(self._memory.dtype).removeprefix("torch."),

@@ -166,7 +166,7 @@ class PoolLayout:
     def from_pool(cls, pool: KVPool, config: ModelConfig, store: SpanStore | None) -> PoolLayout:
         """Return the layout of a pool with NUM_SPARE_PAGES."""
         most_keys = min(config.max_positions, pool.num_pages * pool.page_size)
-        return cls(pool.page_size, config.sliding_window, pool.num_pages, most_keys, store is not None)
+        return cls(pool.page_size, config.window, pool.num_pages, most_keys, store is not None)
 
     @property
     def most_pages(self) -> int:

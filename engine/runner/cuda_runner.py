@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from engine.engine_config import EngineConfig
 from engine.errors import EngineError
 from engine.kv_cache import KVPages
 from engine.kv_pool import KVPool, page_bytes
-from engine.layers import AdapterRows, LayerWeights
+from engine.layers import AdapterRows, Experts, LayerWeights
 from engine.reuse.span_store import SpanStore
 from engine.runner.cuda_graphs import (
     NO_ADAPTERS,
@@ -39,10 +40,11 @@ from engine.runner.step_rows import Numbers, PagedRows, StepRows, Verification, 
 from engine.runner.torch_runner import ModelRunner, TorchRunner, Wait, find_measure_start
 from engine.sampling import Sampler
 from engine.types import GenerationRequest
-from kernels.op import runs_triton
+from kernels.op import runs_triton, waits_for_card
 from kernels.paged_attention import MIN_HEAD_DIM, run_paged_attention
-from kernels.rms_norm import rms_norm
+from kernels.rope import apply_rope
 from kernels.rope_write import Record, rope_write
+from kernels.swiglu import swiglu
 from kernels.winners import use_folder
 
 log = logging.getLogger(__name__)
@@ -57,20 +59,23 @@ class PagedOps(LayerOps):
         self._pool = pool
         self._store = store
         self._inputs = inputs
-        self._cos, self._sin = model.get_rotations(inputs.positions)
+        self._rotations = model.get_rotations(inputs.positions)
 
     def attend(self, index: int, layer: LayerWeights, heads: Tensor) -> Tensor:
         """As `LayerOps.attend`."""
-        config, inputs = self.config, self._inputs
-        keys, values = self._pool.keys[index], self._pool.values[index]
-        if layer.head_norms is not None:
-            rotated = heads[:, : config.num_heads + config.num_kv_heads]
-            rms_norm(rotated, layer.head_norms, config.rms_norm_eps, out=rotated)
-        record = None
-        if self._store is not None and inputs.record_slots is not None:
-            record = Record(inputs.record_slots, self._store.keys[index], self._store.values[index])
-        query = rope_write(heads, self._cos, self._sin, inputs.slots, keys, values, config.num_heads, record)
-        return run_paged_attention(query, keys, values, inputs.batch, config.sliding_window)
+        config, inputs, spec = self.config, self._inputs, self.config.layers[index]
+        kv_layer, rotation = config.get_kv_layer(index), self._rotations[spec.rope]
+        keys, values = self._pool.keys[kv_layer], self._pool.values[kv_layer]
+        self.norm_heads(layer, heads)
+        if config.computes_kv(index):
+            record = None
+            if self._store is not None and inputs.record_slots is not None:
+                record = Record(inputs.record_slots, self._store.keys[kv_layer], self._store.values[kv_layer])
+            query = rope_write(heads, *rotation, inputs.slots, keys, values, config.num_heads, record)
+        else:
+            query = apply_rope(heads, *rotation)
+        scoring = spec.window, config.attention_scale, config.attention_cap
+        return run_paged_attention(query, keys, values, inputs.batch, *scoring)
 
 
 def can_run_kernels(model: Decoder, config: EngineConfig) -> bool:
@@ -186,7 +191,18 @@ def build_runner(model: Decoder, config: EngineConfig) -> tuple[KVPool, KVReuse 
     reuse = build_kv_reuse(config, model, pool)
     if not by_kernels:
         return pool, reuse, TorchRunner(model, pool, reuse)
-    return pool, reuse, KernelRunner(model, pool, reuse, config.most_graphs)
+    return pool, reuse, KernelRunner(model, pool, reuse, config.most_graphs if _can_capture(model) else 0)
+
+
+def _can_capture(model: Decoder) -> bool:
+    """Return whether a pass waits for nobody, found by trying: experts may (see `GroupedExperts`)."""
+    weights = model.weights
+    experts = [each.feed_forward for each in weights.layers if isinstance(each.feed_forward, Experts)]
+    if not experts or weights.device.type != "cuda":
+        return True
+    rows = torch.zeros(2, model.config.hidden_size, dtype=weights.dtype, device=weights.device)
+    with torch.inference_mode(), use_device(weights.device):
+        return not waits_for_card(partial(experts[0], rows, swiglu))
 
 
 NUM_PASS_RESERVES = 2

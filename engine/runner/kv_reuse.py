@@ -118,7 +118,7 @@ def build_kv_reuse(config: EngineConfig, model: Decoder, pool: KVPool) -> KVReus
     """Return the reuse of KV; None without memory for it, or for a model with a window. EngineError if
     memory is short.
     """
-    if not config.span_bytes or model.config.sliding_window is not None:
+    if not config.span_bytes or model.config.window is not None:
         return None
     tier = None
     if config.span_dir is not None:
@@ -131,7 +131,7 @@ class KVReuse:
     """Connects the span store and the pool, for models whose tokens attend to all earlier tokens."""
 
     def __init__(self, store: SpanStore, model: Decoder, pool: KVPool) -> None:
-        assert model.config.sliding_window is None, "with a window there is nothing to place"
+        assert model.config.window is None, "KV before a window is not kept"
         self.store = store
         self._model = model
         self._pool = pool
@@ -214,6 +214,10 @@ class KVReuse:
         positions = torch.cat([torch.arange(each.start, each.end) for each in plan.placed])
         ranges = [run for each in plan.placed for run in page_runs(table, pages.page_size, each.start, each.end)]
         targets = torch.cat([torch.arange(first, end) for first, end in ranges])
-        cos, sin = self._model.get_rotations(positions.to(self._pool.device))
-        stored, own = (self.store.keys, self.store.values), (self._pool.keys, self._pool.values)
-        place_layers(*stored, sources, cos, sin, *own, targets, self._scratch)
+        for rope, (cos, sin) in self._model.get_rotations(positions.to(self._pool.device)).items():
+            layers = self._model.config.get_kv_layers(rope)
+            keys, values, pool_keys, pool_values = (
+                [part[layer] for layer in layers]
+                for part in (self.store.keys, self.store.values, self._pool.keys, self._pool.values)
+            )
+            place_layers(keys, values, sources, cos, sin, pool_keys, pool_values, targets, self._scratch)

@@ -80,7 +80,7 @@ class TorchRunner:
 
     def launch(self, all_rows: Sequence[StepRows], pages: KVPages) -> Wait:
         """As `ModelRunner.launch`; this runs the whole pass."""
-        batch, view = build_batch(all_rows, pages, self._pool, self._model.config.sliding_window)
+        batch, view = build_batch(all_rows, pages, self._pool, self._model.config.window)
         if self._reuse is not None:
             batch = replace(batch, recorder=self._reuse.build_recorder(all_rows))
         found = build_verifications(all_rows, self._model.forward_batch(batch, view))
@@ -89,7 +89,7 @@ class TorchRunner:
 
     def measure(self, num_rows: int) -> None:
         """As `ModelRunner.measure`."""
-        window, start = self._model.config.sliding_window, find_measure_start(num_rows, self._model, self._pool)
+        window, start = self._model.config.window, find_measure_start(num_rows, self._model, self._pool)
         first_key = 0 if window is None else max(0, start + 1 - window)
         batch = Batch.from_chunks([(start, [0] * num_rows)], self._pool.device)
         view = self._pool.view([[(first_key, start + num_rows)]], [[(start, start + num_rows)]])

@@ -25,13 +25,14 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.errors import WeightsError
+from engine.families import dump_config, parse_config
 from engine.weights.gguf import GGUFModel
 from engine.weights.parameters import Parameters
 
 
 def read_config(folder: Path) -> ModelConfig:
     """Return the folder's config; raises WeightsError if it is missing, not JSON or unsupported."""
-    return ModelConfig.from_hf(read_json(folder / "config.json"))
+    return parse_config(read_json(folder / "config.json"))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def _translate_errors(path: Path) -> Iterator[None]:
 
 def save_folder(parameters: Parameters, folder: Path) -> None:
     """Write `parameters` as a folder that this module and other programs can read; raises OSError."""
-    raw = parameters.config.to_hf() | {"torch_dtype": str(parameters.dtype).removeprefix("torch.")}
+    raw = dump_config(parameters.config) | {"torch_dtype": str(parameters.dtype).removeprefix("torch.")}
     config = json.dumps(raw, indent=2)
     (folder / "config.json").write_text(config + "\n", encoding="utf-8")
     try:

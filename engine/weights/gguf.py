@@ -13,10 +13,11 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFValueTy
 from gguf.quants import dequantize
 from torch import Tensor
 
-from engine.config import DEFAULT_THETA, ModelConfig, compute_yarn_divisors, compute_yarn_scale
+from engine.config import ExpertsConfig, LayerSpec, ModelConfig, Rope, check_size
 from engine.errors import WeightsError
+from engine.rope_scaling import DEFAULT_THETA, compute_yarn_divisors, compute_yarn_scale
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe")
 """GGUF's names of the architectures that this decoder runs; its `llama` includes Mistral."""
 
 ROPE_DIVISORS = "rope_freqs.weight"
@@ -39,7 +40,10 @@ LAYER_NAMES = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
 }
+EXPERT_NAMES = {"ffn_gate_exps": "gate_proj", "ffn_up_exps": "up_proj", "ffn_down_exps": "down_proj"}
+"""Tensors that hold all experts of a layer, [num_experts, out_features, in_features]."""
 
 
 ARRAY = int(GGUFValueType.ARRAY)
@@ -89,15 +93,23 @@ class GGUFModel:
             self.config = _read_config(self._reader)
             self._interleaved = _read_field(self._reader, "general.architecture") == "llama"
         self._path = path
-        self._tensors = {_hf_name(each.name): each for each in self._reader.tensors if each.name != ROPE_DIVISORS}
+        self._tensors: dict[str, tuple[ReaderTensor, int | None]] = {}  # with the number of the expert
+        for tensor in self._reader.tensors:
+            if tensor.name != ROPE_DIVISORS:
+                self._tensors |= {name: (tensor, expert) for name, expert in _list_hf_names(tensor)}
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Return the shapes of the parameters' tensors by their Hugging Face names."""
-        return {name: tuple(map(int, reversed(tensor.shape))) for name, tensor in self._tensors.items()}
+        return {
+            name: tuple(map(int, reversed(tensor.shape)))[0 if expert is None else 1 :]
+            for name, (tensor, expert) in self._tensors.items()
+        }
 
     def read(self, name: str, device: torch.device | str = "cpu") -> Tensor:
         """Return a tensor with its Hugging Face name, in float32 on a device, which dequantises it."""
-        tensor, shape = self._tensors[name], self.shapes()[name]
+        tensor, expert = self._tensors[name]
+        shape = tuple(map(int, reversed(tensor.shape)))[0 if expert is None else 1 :]
+        data = tensor.data if expert is None else tensor.data[expert]
         values = torch.empty(shape, device=device)
         at_a_time = DEQUANTISED_AT_A_TIME if values.device.type == "cpu" else DEQUANTISED_ON_A_CARD
         step = max(1, at_a_time // shape[-1]) if len(shape) > 1 else shape[0]
@@ -105,7 +117,7 @@ class GGUFModel:
             for first in range(0, shape[0], step):
                 rows = slice(first, first + step)
                 part = values[rows]
-                part.copy_(_dequantize(tensor.data[rows], tensor.tensor_type, values.device).view(part.shape))
+                part.copy_(_dequantize(data[rows], tensor.tensor_type, values.device).view(part.shape))
         return self._unpermute(tensor, values)
 
     def metadata(self, key: str) -> Any:
@@ -222,9 +234,21 @@ def _read_config(reader: GGUFReader) -> ModelConfig:
         raise WeightsError("rotary embedding of a part of each head is not supported yet; take a model without it")
     window = int(number("attention.sliding_window", 0)) or None
     qkv_bias = arch == "qwen2" or (arch == "llama" and "blk.0.attn_q.bias" in names)
+    yarn = _read_yarn(reader)
+    rope = Rope(
+        theta=number("rope.freq_base", DEFAULT_THETA),
+        divisors=_rope_divisors(reader, names.get(ROPE_DIVISORS), head_dim),
+        scale=1.0 if yarn is None else compute_yarn_scale(yarn[0]),
+    )
+    experts = None
+    if arch == "qwen3moe":
+        sizes = (int(number(key)) for key in ("expert_count", "expert_used_count", "expert_feed_forward_length"))
+        experts = ExpertsConfig(*sizes, is_normalised=True)  # llama.cpp knows no others
+    num_layers = int(number("block_count"))
+    check_size("num_layers", num_layers)
     return ModelConfig(
         architecture=_hf_architecture(arch, window, qkv_bias),
-        num_layers=int(number("block_count")),
+        layers=(LayerSpec(rope, window, has_experts=experts is not None),) * num_layers,
         hidden_size=hidden,
         num_heads=heads,
         num_kv_heads=int(number("attention.head_count_kv", heads)),
@@ -232,14 +256,11 @@ def _read_config(reader: GGUFReader) -> ModelConfig:
         ffn_size=int(number("feed_forward_length")),
         vocab_size=int(names["token_embd.weight"].shape[1]),
         max_positions=_read_max_positions(reader, int(number("context_length"))),
-        rope_theta=number("rope.freq_base", DEFAULT_THETA),
         rms_norm_eps=number("attention.layer_norm_rms_epsilon"),
         tied_embeddings="output.weight" not in names,
         qkv_bias=qkv_bias,
-        qk_norm=arch == "qwen3",
-        sliding_window=window,
-        rope_divisors=_rope_divisors(reader, names.get(ROPE_DIVISORS), head_dim),
-        rope_scale=1.0 if (yarn := _read_yarn(reader)) is None else compute_yarn_scale(yarn[0]),
+        qk_norm="head" if arch in ("qwen3", "qwen3moe") else None,
+        experts=experts,
     )
 
 
@@ -268,7 +289,7 @@ def _refuse_unsupported(reader: GGUFReader, arch: str) -> None:
         raise WeightsError("RoPE scaling with an attention factor is not supported yet; take a model without it")
     if arch != "llama" and any(tensor.name == ROPE_DIVISORS for tensor in reader.tensors):
         raise WeightsError(f"RoPE scaling by {ROPE_DIVISORS} is only known of llama, not of {arch}")
-    if _read_field(reader, f"{arch}.expert_count"):
+    if arch != "qwen3moe" and _read_field(reader, f"{arch}.expert_count"):
         raise WeightsError("a mixture of experts is not supported; take a dense model")
     partly = _read_field(reader, f"{arch}.attention.sliding_window_pattern")
     if partly or (arch != "llama" and _read_field(reader, f"{arch}.attention.sliding_window")):
@@ -279,8 +300,8 @@ def _refuse_unsupported(reader: GGUFReader, arch: str) -> None:
 
 def _hf_architecture(arch: str, window: int | None, qkv_bias: bool) -> str:
     """Return the class of transformers that computes what the file describes; GGUF's `llama` covers several."""
-    if arch == "qwen3":
-        return "Qwen3ForCausalLM"
+    if arch in ("qwen3", "qwen3moe"):
+        return "Qwen3ForCausalLM" if arch == "qwen3" else "Qwen3MoeForCausalLM"
     if window is not None and qkv_bias:
         raise WeightsError("a sliding window together with a QKV bias is not supported; take another model")
     if qkv_bias:
@@ -313,13 +334,17 @@ def _read_field(reader: GGUFReader, key: str) -> Any:
     return None if field is None else field.contents()
 
 
-def _hf_name(name: str) -> str:
-    if name in TOP_NAMES:
-        return TOP_NAMES[name]
-    match name.split("."):
+def _list_hf_names(tensor: ReaderTensor) -> list[tuple[str, int | None]]:
+    """Return a tensor's name in checkpoints of Hugging Face; of one that holds experts, the name of each."""
+    if tensor.name in TOP_NAMES:
+        return [(TOP_NAMES[tensor.name], None)]
+    match tensor.name.split("."):
         case ["blk", layer, part, kind] if part in LAYER_NAMES:
-            return f"model.layers.{layer}.{LAYER_NAMES[part]}.{kind}"
-    raise WeightsError(f"the GGUF file holds a tensor {name!r} that this decoder does not know")
+            return [(f"model.layers.{layer}.{LAYER_NAMES[part]}.{kind}", None)]
+        case ["blk", layer, part, "weight"] if part in EXPERT_NAMES and len(tensor.shape) == 3:
+            module = f"model.layers.{layer}.mlp.experts.{{}}.{EXPERT_NAMES[part]}.weight"
+            return [(module.format(expert), expert) for expert in range(int(tensor.shape[2]))]
+    raise WeightsError(f"the GGUF file holds a tensor {tensor.name!r} that this decoder does not know")
 
 
 @contextmanager

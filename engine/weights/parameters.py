@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from hashlib import blake2b, sha256
@@ -14,21 +14,30 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.errors import WeightsError
+from engine.families import FAMILIES
 
 
 @dataclass(frozen=True, slots=True)
 class LayerParameters:
     """One layer's tensors. Projections are [out_features, in_features], as for `torch.nn.functional.linear`."""
 
-    attention_norm: Tensor  # [hidden_size]
+    attention_norm: Tensor | None  # [hidden_size]
     qkv: Tensor  # [(num_heads + 2 * num_kv_heads) * head_dim, hidden_size]
     qkv_bias: Tensor | None  # [(num_heads + 2 * num_kv_heads) * head_dim]
-    query_norm: Tensor | None  # [head_dim]
-    key_norm: Tensor | None  # [head_dim]
+    query_norm: Tensor | None  # [head_dim], or [num_heads * head_dim]
+    key_norm: Tensor | None  # [head_dim], or [num_kv_heads * head_dim]
     attention_out: Tensor  # [hidden_size, num_heads * head_dim]
-    ffn_norm: Tensor  # [hidden_size]
-    gate_up: Tensor  # [2 * ffn_size, hidden_size]
-    down: Tensor  # [hidden_size, ffn_size]
+    attention_out_bias: Tensor | None  # [hidden_size]
+    attention_out_norm: Tensor | None  # [hidden_size], of the result of attention
+    ffn_norm: Tensor | None  # [hidden_size]
+    gate_up: Tensor | None  # [2 * ffn_size, hidden_size]
+    gate_up_bias: Tensor | None  # [2 * ffn_size]
+    down: Tensor | None  # [hidden_size, ffn_size]
+    down_bias: Tensor | None  # [hidden_size]
+    router: Tensor | None  # [num_experts, hidden_size]
+    expert_gate_up: Tensor | None  # [num_experts, 2 * the experts' ffn_size, hidden_size]
+    expert_down: Tensor | None  # [num_experts, hidden_size, the experts' ffn_size]
+    ffn_out_norm: Tensor | None  # [hidden_size], of the result of the feed-forward part
 
 
 class Parameters:
@@ -52,7 +61,7 @@ class Parameters:
         self.dtype = dtype
         self.device = device
         self._read = read
-        self.num_bytes = sum(prod(shape) for shape in _list_all_shapes(config)) * dtype.itemsize
+        self.num_bytes = count_parameters(config) * dtype.itemsize
         top = self._allocate(_list_top_shapes(config))
         self.embedding = top["embedding"]
         self.final_norm = top["final_norm"]
@@ -65,7 +74,7 @@ class Parameters:
         """Return a layer that has not been taken."""
         assert index >= len(self._layer_hashes), f"layer {index} has been handed over"
         if index not in self._layers:
-            tensors = self._allocate(_list_layer_shapes(self.config))
+            tensors = self._allocate(_list_layer_shapes(self.config, index))
             layer = LayerParameters(**{name: tensors.get(name) for name in _LAYER_FIELDS})  # type: ignore[arg-type]
             self._fill(self._list_layer_slots(index, layer))
             self._layers[index] = layer
@@ -105,24 +114,22 @@ class Parameters:
         return slots if self.config.tied_embeddings else slots | {"lm_head.weight": self.lm_head}
 
     def _list_layer_slots(self, index: int, layer: LayerParameters) -> dict[str, Tensor]:
-        at, sizes = f"model.layers.{index}", list(self.config.qkv_sizes)
-        gate, up = layer.gate_up.chunk(2)
-        slots = {
-            f"{at}.input_layernorm.weight": layer.attention_norm,
-            f"{at}.post_attention_layernorm.weight": layer.ffn_norm,
-            f"{at}.self_attn.o_proj.weight": layer.attention_out,
-            f"{at}.mlp.down_proj.weight": layer.down,
-            f"{at}.mlp.gate_proj.weight": gate,
-            f"{at}.mlp.up_proj.weight": up,
-        }
-        for name, part in zip("qkv", torch.split(layer.qkv, sizes), strict=True):
-            slots[f"{at}.self_attn.{name}_proj.weight"] = part
-        if layer.query_norm is not None and layer.key_norm is not None:
-            slots[f"{at}.self_attn.q_norm.weight"] = layer.query_norm
-            slots[f"{at}.self_attn.k_norm.weight"] = layer.key_norm
-        if layer.qkv_bias is not None:
-            for name, part in zip("qkv", torch.split(layer.qkv_bias, sizes), strict=True):
-                slots[f"{at}.self_attn.{name}_proj.bias"] = part
+        at, slots = f"model.layers.{index}", {}
+        for field, modules in FAMILIES[self.config.architecture].modules.items():
+            weights, biases = getattr(layer, field), getattr(layer, f"{field}_bias", None)
+            if weights is None:
+                continue
+            sizes = list_part_sizes(self.config, index, field)
+            if weights.dim() == 3:
+                for expert, own in enumerate(weights):
+                    for module, part in _split(own, modules, sizes):
+                        slots[f"{at}.{module.format(expert)}.weight"] = part
+                continue
+            for module, part in _split(weights, modules, sizes):
+                slots[f"{at}.{module}.weight"] = part
+            if biases is not None:
+                for module, part in _split(biases, modules, sizes):
+                    slots[f"{at}.{module}.bias"] = part
         return slots
 
     def _fill(self, slots: dict[str, Tensor]) -> None:
@@ -148,27 +155,59 @@ def _list_top_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return shapes if config.tied_embeddings else shapes | {"lm_head": matrix}
 
 
-def _list_layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    hidden, ffn, rows = config.hidden_size, config.ffn_size, sum(config.qkv_sizes)
-    shapes: dict[str, tuple[int, ...]] = {
-        "attention_norm": (hidden,),
-        "qkv": (rows, hidden),
-        "attention_out": (hidden, config.num_heads * config.head_dim),
-        "ffn_norm": (hidden,),
-        "gate_up": (2 * ffn, hidden),
-        "down": (hidden, ffn),
-    }
+def _list_layer_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
+    hidden, ffn, attended = config.hidden_size, config.ffn_size, config.num_heads * config.head_dim
+    query_rows, key_rows, _ = sizes = config.get_qkv_sizes(index)
+    shapes: dict[str, tuple[int, ...]] = {"qkv": (sum(sizes), hidden), "attention_out": (hidden, attended)}
     if config.qkv_bias:
-        shapes["qkv_bias"] = (rows,)
-    if config.qk_norm:
-        shapes |= {"query_norm": (config.head_dim,), "key_norm": (config.head_dim,)}
-    return shapes
+        shapes["qkv_bias"] = (sum(sizes),)
+    if config.attention_out_bias:
+        shapes["attention_out_bias"] = (hidden,)
+    if config.qk_norm is not None:
+        shapes["query_norm"] = (config.head_dim if config.qk_norm == "head" else query_rows,)
+    if config.qk_norm is not None and key_rows:
+        shapes["key_norm"] = (config.head_dim if config.qk_norm == "head" else key_rows,)
+    if config.norms_before:
+        shapes |= {"attention_norm": (hidden,), "ffn_norm": (hidden,)}
+    if config.norms_after:
+        shapes |= {"attention_out_norm": (hidden,), "ffn_out_norm": (hidden,)}
+    if config.layers[index].has_experts:
+        assert config.experts is not None, "the config was checked"
+        count, size = config.experts.num_experts, config.experts.ffn_size
+        experts = {"expert_gate_up": (count, 2 * size, hidden), "expert_down": (count, hidden, size)}
+        return shapes | {"router": (count, hidden)} | experts
+    shapes |= {"gate_up": (2 * ffn, hidden), "down": (hidden, ffn)}
+    return shapes | ({"gate_up_bias": (2 * ffn,), "down_bias": (hidden,)} if config.ffn_bias else {})
+
+
+def list_part_sizes(config: ModelConfig, index: int, field: str) -> list[int]:
+    """Return the rows of the parts of a projection of layer `index`; the rows of others are not split."""
+    if field == "qkv":
+        return [size for size in config.get_qkv_sizes(index) if size]
+    if field == "gate_up":
+        return [config.ffn_size] * 2
+    if field == "expert_gate_up" and config.experts is not None:
+        return [config.experts.ffn_size] * 2
+    return []
+
+
+def _split(rows: Tensor, modules: Sequence[str], sizes: list[int]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the part of each module; a single module has all rows. Modules behind the last part have none."""
+    if len(modules) == 1:
+        yield modules[0], rows
+    else:
+        yield from zip(modules, torch.split(rows, sizes), strict=False)
 
 
 def _list_all_shapes(config: ModelConfig) -> Iterator[tuple[int, ...]]:
     yield from _list_top_shapes(config).values()
-    for _ in range(config.num_layers):
-        yield from _list_layer_shapes(config).values()
+    for index in range(config.num_layers):
+        yield from _list_layer_shapes(config, index).values()
+
+
+def count_parameters(config: ModelConfig) -> int:
+    """Return the number of parameters."""
+    return sum(map(prod, _list_all_shapes(config)))
 
 
 CHUNK_BYTES = 16 << 20

@@ -109,9 +109,16 @@ def make_causal_mask(num_tokens: int, seq_len: int, device: torch.device, window
     return mask if window is None else mask.triu(seq_len - num_tokens - window + 1)
 
 
-def make_position_mask(positions: Tensor, seq_len: int) -> Tensor:
+def make_position_mask(positions: Tensor, seq_len: int, window: int | None = None) -> Tensor:
     """Return which keys each query sees, its own position included: bool [num_tokens, seq_len]."""
-    return torch.arange(seq_len, device=positions.device)[None, :] <= positions[:, None]
+    keys = torch.arange(seq_len, device=positions.device)[None, :]
+    seen = keys <= positions[:, None]
+    return seen if window is None else seen & (keys > positions[:, None] - window)
+
+
+def cap_scores(scores: Tensor, cap: float | None) -> Tensor:
+    """Change scores x to cap * tanh(x / cap) in place, if there is a cap (Gemma 2, arXiv 2408.00118)."""
+    return scores if cap is None else scores.div_(cap).tanh_().mul_(cap)
 
 
 MAX_SCORES = 1 << 22
@@ -141,19 +148,33 @@ ScoreMask = Callable[[Tensor, Block], None]
 """Sets a block's scores [heads, num_tokens, group, num_keys] to -inf for keys that a query does not see."""
 
 
-def block_attention(query: Tensor, runs: Sequence[Run], scratch: Scratch, window: int | None = None) -> Tensor:
+def block_attention(
+    query: Tensor,
+    runs: Sequence[Run],
+    scratch: Scratch,
+    window: int | None = None,
+    scale: float | None = None,
+    cap: float | None = None,
+) -> Tensor:
     """Compute `kernels.attention.causal_attention` in blocks of queries."""
     num_tokens, num_heads, _ = query.shape
     seq_len, num_kv_heads = sum(keys.shape[0] for keys, _ in runs), runs[0][0].shape[1]
     blocks = _split_into_blocks(num_tokens, seq_len, num_kv_heads, num_heads // num_kv_heads, window)
     mask_scores = partial(_mask_causally, scratch=scratch, start=seq_len - num_tokens, window=window)
     out = torch.empty_like(query)
-    attend_blocks(query, runs, scratch, blocks, mask_scores, out)
+    attend_blocks(query, runs, scratch, blocks, mask_scores, out, scale, cap)
     return out
 
 
 def attend_blocks(
-    query: Tensor, runs: Sequence[Run], scratch: Scratch, blocks: Iterable[Block], mask_scores: ScoreMask, out: Tensor
+    query: Tensor,
+    runs: Sequence[Run],
+    scratch: Scratch,
+    blocks: Iterable[Block],
+    mask_scores: ScoreMask,
+    out: Tensor,
+    scale: float | None = None,
+    cap: float | None = None,
 ) -> None:
     """Attend from the queries of some blocks and write the results to their rows of `out`.
 
@@ -172,8 +193,8 @@ def attend_blocks(
         seen = slice(block.first_key, block.last_key)
         scores = scratch.take("scores", (*rows.shape[:3], block.last_key - block.first_key), torch.float32)
         with _bf16_products(query.dtype):
-            _compute_scores(rows.flatten(1, 2), keys[block.heads, seen], scores.flatten(1, 2))
-        mask_scores(scores, block)
+            _compute_scores(rows.flatten(1, 2), keys[block.heads, seen], scores.flatten(1, 2), scale)
+        mask_scores(cap_scores(scores, cap), block)
         shares = _compute_softmax(scores.flatten(1, 2), scratch, query.dtype)
         attended = torch.bmm(shares, values[block.heads, seen])
         by_head[block.heads, block.first_token : block.last_token] = attended.view(rows.shape)
@@ -189,12 +210,12 @@ def fits_all_heads(num_tokens: int, seq_len: int, num_heads: int) -> bool:
     return num_tokens * num_heads <= min(MAX_ROWS, MAX_SCORES // seq_len)
 
 
-def _compute_scores(rows: Tensor, keys: Tensor, out: Tensor) -> None:
+def _compute_scores(rows: Tensor, keys: Tensor, out: Tensor, scale: float | None) -> None:
     """Compute scaled scores [heads, num_rows, num_keys] of rows [heads, num_rows, head_dim] and keys likewise.
 
     A single head is not computed as a batch: attention of 256 queries to 4,096 keys then takes 8 to 13 % less time.
     """
-    scale = rows.shape[-1] ** -0.5
+    scale = rows.shape[-1] ** -0.5 if scale is None else scale
     if len(rows) == 1:
         torch.addmm(out[0], rows[0], keys[0].T, beta=0, alpha=scale, out=out[0])
     else:
@@ -267,7 +288,9 @@ def _bf16_products(dtype: torch.dtype) -> Iterator[None]:
         matmul.fp32_precision = before
 
 
-def decode_attention(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+def decode_attention(
+    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float | None = None
+) -> Tensor:
     """Attend from the last token of each sequence to the whole sequence.
 
     query: [num_seqs, num_heads, head_dim]. keys, values: [num_seqs, seq_len, num_kv_heads, head_dim], padded for
@@ -277,35 +300,64 @@ def decode_attention(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) 
     num_seqs, num_heads, head_dim = query.shape
     keys, values, bias = (each.to(query.dtype) for each in (keys, values, bias))
     packed = query.reshape(num_seqs, keys.shape[2], -1, head_dim)
-    out = F.scaled_dot_product_attention(packed, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=bias)
+    out = F.scaled_dot_product_attention(
+        packed, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=bias, scale=scale
+    )
     return out.reshape(num_seqs, num_heads, head_dim)
 
 
-def sdpa_attention(query: Tensor, keys: Tensor, values: Tensor, window: int | None = None) -> Tensor:
-    """Attend from the last tokens of a sequence by torch's fused attention.
+def sdpa_attention(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    window: int | None = None,
+    scale: float | None = None,
+    cap: float | None = None,
+) -> Tensor:
+    """Attend from the last tokens of a sequence by torch's fused attention, which knows no cap of scores.
 
     One query is packed with its group into rows of one KV head: torch's CPU kernel is ten times slower in bf16 with one
     row a head (0.16 against 1.5 ms over 1,500 keys).
     """
     num_tokens, num_heads, head_dim = query.shape
     num_kv_heads, seq_len, _ = keys.shape
-    if num_tokens == 1:
+    if num_tokens == 1 and cap is None:
         seen = slice(0 if window is None else max(0, seq_len - window), None)
         packed = query.view(1, num_kv_heads, num_heads // num_kv_heads, head_dim)
-        out = F.scaled_dot_product_attention(packed, keys[None, :, seen], values[None, :, seen])
+        out = F.scaled_dot_product_attention(packed, keys[None, :, seen], values[None, :, seen], scale=scale)
         return out.reshape(1, num_heads, head_dim)
-    return _attend_with_mask(query, keys, values, make_causal_mask(num_tokens, seq_len, query.device, window))
+    mask = make_causal_mask(num_tokens, seq_len, query.device, window)
+    return _attend_with_mask(query, keys, values, mask, scale, cap)
 
 
-def sdpa_attention_at_positions(query: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def sdpa_attention_at_positions(
+    query: Tensor,
+    positions: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    window: int | None = None,
+    scale: float | None = None,
+    cap: float | None = None,
+) -> Tensor:
     """Attend from tokens at any positions by torch's fused attention."""
-    return _attend_with_mask(query, keys, values, make_position_mask(positions, keys.shape[1]))
+    mask = make_position_mask(positions, keys.shape[1], window)
+    return _attend_with_mask(query, keys, values, mask, scale, cap)
 
 
-def _attend_with_mask(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+def _attend_with_mask(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None, cap: float | None
+) -> Tensor:
     heads_first = query.transpose(0, 1)[None]
-    grouped = query.shape[1] != keys.shape[0]
-    out = F.scaled_dot_product_attention(heads_first, keys[None], values[None], attn_mask=mask, enable_gqa=grouped)
+    group = query.shape[1] // keys.shape[0]
+    if cap is not None:
+        scale = query.shape[2] ** -0.5 if scale is None else scale
+        scores = cap_scores(heads_first[0].float() @ keys.float().repeat_interleave(group, 0).mT * scale, cap)
+        shares = scores.masked_fill_(~mask, float("-inf")).softmax(dim=-1)
+        attended = shares @ values.float().repeat_interleave(group, 0)
+        return attended.transpose(0, 1).to(query.dtype).contiguous()
+    out = F.scaled_dot_product_attention(
+        heads_first, keys[None], values[None], attn_mask=mask, enable_gqa=group > 1, scale=scale
+    )
     return out[0].transpose(0, 1).contiguous()
 
 
@@ -326,11 +378,17 @@ def is_fused_faster(num_tokens: int, seq_len: int, group: int) -> bool:
     return few or num_tokens == 1
 
 
-def few_query_attention(query: Tensor, runs: Sequence[Run], scratch: Scratch, window: int | None = None) -> Tensor:
+def few_query_attention(
+    query: Tensor,
+    runs: Sequence[Run],
+    scratch: Scratch,
+    window: int | None = None,
+    scale: float | None = None,
+) -> Tensor:
     """Compute `kernels.attention.causal_attention` by the fused kernel, with a group's queries packed into one head."""
     keys, values = _concat_runs_by_head(runs, scratch, query.dtype)
     if query.shape[0] == 1:
-        return sdpa_attention(query, keys, values, window)
+        return sdpa_attention(query, keys, values, window, scale)
     num_tokens, num_heads, head_dim = query.shape
     num_kv_heads, seq_len = keys.shape[:2]
     group = num_heads // num_kv_heads
@@ -338,7 +396,7 @@ def few_query_attention(query: Tensor, runs: Sequence[Run], scratch: Scratch, wi
     keys, values = keys[:, first_key:], values[:, first_key:]
     bias = scratch.get_bias(num_tokens, group, window, seq_len - first_key, query.dtype)[None, None]
     rows = query.view(num_tokens, num_kv_heads, group, head_dim).transpose(0, 1).reshape(1, num_kv_heads, -1, head_dim)
-    out = F.scaled_dot_product_attention(rows, keys[None], values[None], attn_mask=bias)
+    out = F.scaled_dot_product_attention(rows, keys[None], values[None], attn_mask=bias, scale=scale)
     by_head = out.view(num_kv_heads, num_tokens, group, head_dim)
     return by_head.transpose(0, 1).reshape(num_tokens, num_heads, head_dim)
 
@@ -366,14 +424,22 @@ Range = tuple[int, int]
 """Tokens [first, last) of the query."""
 
 
-def attention_at_positions(query: Tensor, positions: Sequence[int], runs: Sequence[Run], scratch: Scratch) -> Tensor:
+def attention_at_positions(
+    query: Tensor,
+    positions: Sequence[int],
+    runs: Sequence[Run],
+    scratch: Scratch,
+    window: int | None = None,
+    scale: float | None = None,
+    cap: float | None = None,
+) -> Tensor:
     """Compute `kernels.attention.attention_at_positions`: short ranges by the fused kernel, the rest in blocks."""
     num_heads, num_kv_heads = query.shape[1], runs[0][0].shape[1]
     group, out = num_heads // num_kv_heads, torch.empty_like(query)
-    alone = _find_fused_ranges(positions, group)
+    alone = _find_fused_ranges(positions, group) if cap is None else []
     for first, last in alone:
         seen = truncate_runs(runs, positions[last - 1] + 1)
-        out[first:last] = few_query_attention(query[first:last], seen, scratch)
+        out[first:last] = few_query_attention(query[first:last], seen, scratch, window, scale)
     pieces = [
         piece
         for rest in _find_remaining_ranges(alone, len(positions))
@@ -384,8 +450,8 @@ def attention_at_positions(query: Tensor, positions: Sequence[int], runs: Sequen
         blocks = [
             block for piece in pieces for block in _make_position_blocks(positions, piece, num_kv_heads, group, seq_len)
         ]
-        hide = partial(_mask_by_position, positions=torch.tensor(positions))
-        attend_blocks(query, truncate_runs(runs, seq_len), scratch, blocks, hide, out)
+        hide = partial(_mask_by_position, positions=torch.tensor(positions), window=window)
+        attend_blocks(query, truncate_runs(runs, seq_len), scratch, blocks, hide, out, scale, cap)
     return out
 
 
@@ -433,9 +499,11 @@ def _make_position_blocks(
         yield Block(first, last, 0, last_key, slice(head, head + step))
 
 
-def _mask_by_position(scores: Tensor, block: Block, positions: Tensor) -> None:
-    """Set scores to -inf for keys after each query. All queries see the keys up to the first query's position."""
+def _mask_by_position(scores: Tensor, block: Block, positions: Tensor, window: int | None) -> None:
+    """Set scores to -inf for keys after each query, and before its window. Without one, all queries see the keys up to
+    the first query's position.
+    """
     own = positions[block.first_token : block.last_token]
-    first = int(own[0]) + 1
-    hidden = ~make_position_mask(own - first, block.last_key - first)
+    first = int(own[0]) + 1 if window is None else 0
+    hidden = ~make_position_mask(own - first, block.last_key - first, window)
     scores[..., first:].masked_fill_(hidden[None, :, None, :], float("-inf"))

@@ -88,20 +88,36 @@ def _list_starts(slots: Sequence[tuple[int, int]], start: int) -> list[int]:
     return list(accumulate((last - first for first, last in slots[:-1]), initial=start))
 
 
-def attend_sequences(query: Tensor, table: RunTable, num_kv_heads: int, window: int | None) -> Tensor:
+def attend_sequences(
+    query: Tensor,
+    table: RunTable,
+    num_kv_heads: int,
+    window: int | None,
+    scale: float | None = None,
+    cap: float | None = None,
+) -> Tensor:
     """Attend from the tokens of several sequences, each to its own keys up to its position, or to the last `window`.
 
-    query: [num_tokens, num_heads, head_dim]. `table` points at the layer's keys and values. Returns [num_tokens,
-    num_heads, head_dim].
+    query: [num_tokens, num_heads, head_dim]. `table` points at the layer's keys and values. scale, cap: as for
+    `kernels.attention.causal_attention`. Returns [num_tokens, num_heads, head_dim].
     """
-    return _attend(query, table.positions, table.sequences, table.runs, num_kv_heads, window)
+    return _attend(query, table.positions, table.sequences, table.runs, num_kv_heads, window, scale, cap)
 
 
-def attend(query: Tensor, positions: Sequence[int], runs: Sequence[Run], end: int, window: int | None) -> Tensor:
+def attend(
+    query: Tensor,
+    positions: Sequence[int],
+    runs: Sequence[Run],
+    end: int,
+    window: int | None,
+    scale: float | None = None,
+    cap: float | None = None,
+) -> Tensor:
     """Attend from the tokens at some positions, ascending, each to all keys up to its own, or to the last `window`.
 
     query: [num_tokens, num_heads, head_dim]. runs: keys and values of neighbouring positions, the last at `end - 1`,
-    each head contiguous. Those before the first window may be left out. Returns [num_tokens, num_heads, head_dim].
+    each head contiguous. Those before the first window may be left out. scale, cap: as for
+    `kernels.attention.causal_attention`. Returns [num_tokens, num_heads, head_dim].
     """
     first = end - sum(len(keys) for keys, _ in runs)
     table = np.empty((len(runs), 8), dtype=np.int64)
@@ -111,7 +127,8 @@ def attend(query: Tensor, positions: Sequence[int], runs: Sequence[Run], end: in
         row[:] = keys.data_ptr(), values.data_ptr(), first, last, *strides
         first = last
     sequences = np.array([(0, len(query), 0, len(runs))], dtype=np.int64)
-    return _attend(query, np.array(positions, dtype=np.int64), sequences, table, runs[0][0].shape[1], window)
+    num_kv_heads = runs[0][0].shape[1]
+    return _attend(query, np.array(positions, dtype=np.int64), sequences, table, num_kv_heads, window, scale, cap)
 
 
 def _attend(
@@ -121,12 +138,15 @@ def _attend(
     runs: np.ndarray[Any, Any],
     num_kv_heads: int,
     window: int | None,
+    scale: float | None,
+    cap: float | None,
 ) -> Tensor:
     function = _find_function(query.dtype)
     assert function is not None, "can_attend says so"
     query = query.contiguous()
     _, num_heads, width = query.shape
     out = torch.empty_like(query)
+    scale = width**-0.5 if scale is None else scale
     function(
         query.data_ptr(),
         positions.ctypes.data,
@@ -137,7 +157,8 @@ def _attend(
         num_heads // num_kv_heads,
         width,
         window or 0,
-        width**-0.5,
+        scale,
+        0.0 if cap is None else cap / scale,
         out.data_ptr(),
         torch.get_num_threads(),
     )
@@ -149,6 +170,6 @@ def _find_function(dtype: torch.dtype) -> Function | None:
     function = find_function("attend", dtype)
     if function is not None:
         pointer, sizes = ctypes.c_void_p, [ctypes.c_long] * 4
-        function.argtypes = [*[pointer] * 3, ctypes.c_long, pointer, *sizes, ctypes.c_float, pointer, ctypes.c_int]
+        function.argtypes = [*[pointer] * 3, ctypes.c_long, pointer, *sizes, *[ctypes.c_float] * 2, pointer, ctypes.c_int]
         function.restype = None
     return function

@@ -70,12 +70,21 @@ static void pack_values(const uint16_t *const *values, long width, uint32_t *til
         }
 }
 
+// cap * tanh(x / cap)
+static inline Floats cap_lanes(Floats x, float cap) {
+    const Floats size = (x < 0.0f ? -x : x) * (1.0f / cap), power = exp2_lanes(size * (-2.0f * LOG2_E));
+    const Floats capped = (1.0f - power) / (1.0f + power) * cap;
+    return x < 0.0f ? -capped : capped;
+}
+
 // One row's softmax over a block of scores: writes its shares, and scales what was summed of earlier blocks. A score
-// times `scale` is a power of 2.
+// times `scale` is a power of 2. `cap`: of the scores, 0 for none.
 template <class Input>
-static void take_block(float *scores, long num_hidden_first, long num_seen, float scale, float &largest, float &total,
-                       float *sums, long sums_width, Input *shares) {
+static void take_block(float *scores, long num_hidden_first, long num_seen, float scale, float cap, float &largest,
+                       float &total, float *sums, long sums_width, Input *shares) {
     constexpr int VECTORS = KEYS / LANES;
+    if (cap)
+        for (long key = 0; key < KEYS; key += LANES) *(Floats *)(scores + key) = cap_lanes(*(Floats *)(scores + key), cap);
     for (long key = 0; key < num_hidden_first; key++) scores[key] = NOTHING;
     for (long key = num_seen; key < KEYS; key++) scores[key] = NOTHING;
     Floats own[VECTORS];
@@ -126,7 +135,7 @@ static std::vector<Tile> list_tiles(const Sequence *sequences, long num_sequence
 template <class Op>
 static void attend(const typename Op::Input *all_queries, const long *all_positions, const Sequence *sequences,
                    long num_sequences, const Run *all_runs, long num_kv_heads, long group, long width, long window,
-                   float scale, typename Op::Input *all_outs, int num_threads) {
+                   float scale, float cap, typename Op::Input *all_outs, int num_threads) {
     typedef typename Op::Input Input;
     const std::vector<Tile> tiles = list_tiles(sequences, num_sequences, num_kv_heads, group);
     const long sums_width = (width + TILE - 1) / TILE * TILE, token_width = num_kv_heads * group * width;
@@ -185,9 +194,9 @@ static void attend(const typename Op::Input *all_queries, const long *all_positi
                     const long position = positions[(row + each) / group] - block;  // in the block
                     const long num_seen = position >= KEYS ? KEYS : position + 1;
                     const long num_hidden_first = window && position >= window ? position - window + 1 : 0;
-                    take_block(scores + each * KEYS, num_hidden_first, num_seen, scale * LOG2_E, largest[local + each],
-                               totals[local + each], sums + (local + each) * sums_width, sums_width,
-                               shares + each * KEYS);
+                    take_block(scores + each * KEYS, num_hidden_first, num_seen, scale * LOG2_E, cap,
+                               largest[local + each], totals[local + each], sums + (local + each) * sums_width,
+                               sums_width, shares + each * KEYS);
                 }
                 const long most_seen = positions[(row + num - 1) / group] - block + 1;
                 const long num_pairs = most_seen >= KEYS ? KEYS / 2 : (most_seen + 1) / 2;
@@ -211,16 +220,16 @@ static void attend(const typename Op::Input *all_queries, const long *all_positi
 
 extern "C" void attend_float32(const float *query, const long *positions, const Sequence *sequences,
                                long num_sequences, const Run *runs, long num_kv_heads, long group, long width,
-                               long window, float scale, float *out, int num_threads) {
-    attend<Widened>(query, positions, sequences, num_sequences, runs, num_kv_heads, group, width, window, scale, out,
-                    num_threads);
+                               long window, float scale, float cap, float *out, int num_threads) {
+    attend<Widened>(query, positions, sequences, num_sequences, runs, num_kv_heads, group, width, window, scale, cap,
+                    out, num_threads);
 }
 
 #if defined(__AVX512BF16__)
 extern "C" void attend_bfloat16(const uint16_t *query, const long *positions, const Sequence *sequences,
                                 long num_sequences, const Run *runs, long num_kv_heads, long group, long width,
-                                long window, float scale, uint16_t *out, int num_threads) {
-    attend<Paired>(query, positions, sequences, num_sequences, runs, num_kv_heads, group, width, window, scale, out,
-                   num_threads);
+                                long window, float scale, float cap, uint16_t *out, int num_threads) {
+    attend<Paired>(query, positions, sequences, num_sequences, runs, num_kv_heads, group, width, window, scale, cap,
+                   out, num_threads);
 }
 #endif

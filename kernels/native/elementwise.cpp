@@ -26,11 +26,11 @@ static inline void take_vectors(long size, Take take) {
     const long whole = size - size % LANES;
     for (long at = 0; at < whole; at += LANES)
         take(
-            at, [](const Number *from) { return load_lanes(from); }, [](Number *to, Floats x) { store_lanes(to, x); });
+            at, [](const auto *from) { return load_lanes(from); }, [](Number *to, Floats x) { store_lanes(to, x); });
     const long left = size - whole;
     if (left)
         take(
-            whole, [=](const Number *from) { return load_some(from, left); },
+            whole, [=](const auto *from) { return load_some(from, left); },
             [=](Number *to, Floats x) { store_some(to, x, left); });
 }
 
@@ -43,14 +43,15 @@ static inline Floats round_lanes(Floats x) {
 
 // Heads of tokens, `token_stride` and `head_stride` numbers apart; `delta`, if any, is added to them in place.
 template <class Number>
-static void rms_norm(Number *x, const Number *delta, const Number *weight, Number *out, long num_tokens, long num_heads,
+static void rms_norm(Number *x, const Number *delta, const float *weight, Number *out, long num_tokens, long num_heads,
                      long size, long token_stride, long head_stride, long weight_stride, long out_token_stride,
                      long out_head_stride, float eps, int num_threads) {
 #pragma omp parallel for num_threads(num_threads) schedule(static) if (num_tokens * num_heads * size >= LEAST_NUMBERS)
     for (long token = 0; token < num_tokens; token++)
         for (long head = 0; head < num_heads; head++) {
             Number *row = x + token * token_stride + head * head_stride;
-            const Number *added = delta ? delta + token * size : nullptr, *scales = weight + head * weight_stride;
+            const Number *added = delta ? delta + token * size : nullptr;
+            const float *scales = weight + head * weight_stride;
             Number *to = out + token * out_token_stride + head * out_head_stride;
             Floats squares = {};
             take_vectors<Number>(size, [&](long at, auto load, auto store) {
@@ -69,14 +70,17 @@ static void rms_norm(Number *x, const Number *delta, const Number *weight, Numbe
 }
 
 template <class Number>
-static void swiglu(const Number *gate_up, Number *out, long num_rows, long size, long row_stride, int num_threads) {
+static void swiglu(const Number *gate_up, Number *out, long num_rows, long size, long row_stride, bool is_gelu,
+                   int num_threads) {
 #pragma omp parallel for num_threads(num_threads) schedule(static) if (num_rows * size >= LEAST_NUMBERS)
     for (long row = 0; row < num_rows; row++) {
         const Number *gates = gate_up + row * row_stride, *ups = gates + size;
         take_vectors<Number>(size, [&](long at, auto load, auto store) {
             const Floats gate = load(gates + at);
-            const Floats power = exp2_lanes((gate < 0.0f ? gate : -gate) * LOG2_E), whole = power + 1.0f;
-            const Floats share = (gate < 0.0f ? power : Floats{} + 1.0f) / whole;
+            // Both activations are the gate times a sigmoid: 0.5 * (1 + tanh(y)) is that of 2 * y.
+            const Floats x = is_gelu ? 1.59576912f * (gate + 0.044715f * gate * gate * gate) : gate;
+            const Floats power = exp2_lanes((x < 0.0f ? x : -x) * LOG2_E), whole = power + 1.0f;
+            const Floats share = (x < 0.0f ? power : Floats{} + 1.0f) / whole;
             store(out + row * size + at, round_lanes<Number>(gate * share) * load(ups + at));
         });
     }
@@ -103,7 +107,7 @@ static void rope(const Number *heads, const float *cosines, const float *sines, 
 }
 
 #define EXPORT(NAME, NUMBER)                                                                                          \
-    extern "C" void rms_norm_##NAME(NUMBER *x, const NUMBER *delta, const NUMBER *weight, NUMBER *out,                \
+    extern "C" void rms_norm_##NAME(NUMBER *x, const NUMBER *delta, const float *weight, NUMBER *out,                 \
                                     long num_tokens, long num_heads, long size, long token_stride, long head_stride,  \
                                     long weight_stride, long out_token_stride, long out_head_stride, float eps,       \
                                     int num_threads) {                                                                \
@@ -111,8 +115,8 @@ static void rope(const Number *heads, const float *cosines, const float *sines, 
                  out_token_stride, out_head_stride, eps, num_threads);                                                \
     }                                                                                                                 \
     extern "C" void swiglu_##NAME(const NUMBER *gate_up, NUMBER *out, long num_rows, long size, long row_stride,      \
-                                  int num_threads) {                                                                  \
-        swiglu(gate_up, out, num_rows, size, row_stride, num_threads);                                                \
+                                  int is_gelu, int num_threads) {                                                     \
+        swiglu(gate_up, out, num_rows, size, row_stride, is_gelu, num_threads);                                       \
     }                                                                                                                 \
     extern "C" void rope_##NAME(const NUMBER *heads, const float *cosines, const float *sines, NUMBER *out,           \
                                 long num_tokens, long num_heads, long size, long token_stride, long head_stride,      \

@@ -21,11 +21,13 @@ def can_run(x: Tensor) -> bool:
 
 
 def rms_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, out: Tensor) -> Tensor:
-    """As `kernels.rms_norm.rms_norm`; `delta` [num_tokens, size], if any, is added to `x` in place first."""
+    """As `kernels.rms_norm.rms_norm`; `delta` [num_tokens, size], if any, is added to `x` in place first. The kernel
+    reads weights in float32: others are converted by each call.
+    """
     num_heads, head_stride, out_head_stride = (1, 0, 0) if x.dim() == 2 else (x.shape[1], x.stride(1), out.stride(1))
     function = _find_function("rms_norm", x.dtype)
     assert function is not None, "can_run says so"
-    weight, delta = weight.contiguous(), None if delta is None else delta.contiguous()
+    weight, delta = weight.float().contiguous(), None if delta is None else delta.contiguous()
     function(
         x.data_ptr(),
         None if delta is None else delta.data_ptr(),
@@ -45,14 +47,15 @@ def rms_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, out: T
     return out
 
 
-def swiglu(gate_up: Tensor) -> Tensor:
+def swiglu(gate_up: Tensor, activation: str = "silu") -> Tensor:
     """As `kernels.swiglu.swiglu`."""
     num_rows, width = gate_up.shape
     out = torch.empty(num_rows, width // 2, dtype=gate_up.dtype)
     function = _find_function("swiglu", gate_up.dtype)
     assert function is not None, "can_run says so"
     pointers = gate_up.data_ptr(), out.data_ptr()
-    function(*pointers, num_rows, width // 2, gate_up.stride(0), torch.get_num_threads())
+    is_gelu = activation == "gelu_tanh"
+    function(*pointers, num_rows, width // 2, gate_up.stride(0), is_gelu, torch.get_num_threads())
     return out
 
 
@@ -69,7 +72,7 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 _SIGNATURES = {
     "rms_norm": [*[ctypes.c_void_p] * 4, *[ctypes.c_long] * 8, ctypes.c_float, ctypes.c_int],
-    "swiglu": [*[ctypes.c_void_p] * 2, *[ctypes.c_long] * 3, ctypes.c_int],
+    "swiglu": [*[ctypes.c_void_p] * 2, *[ctypes.c_long] * 3, *[ctypes.c_int] * 2],
     "rope": [*[ctypes.c_void_p] * 4, *[ctypes.c_long] * 5, ctypes.c_int],
 }
 

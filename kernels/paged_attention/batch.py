@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.attention.cpu import cap_scores
 from kernels.op import Shape
 
 
@@ -141,12 +142,19 @@ def make_batch(shape: Shape, device: torch.device, generator: torch.Generator) -
 
 
 def naive_paged_attention(
-    query: Tensor, pool_keys: Tensor, pool_values: Tensor, batch: PagedBatch, window: int | None = None
+    query: Tensor,
+    pool_keys: Tensor,
+    pool_values: Tensor,
+    batch: PagedBatch,
+    window: int | None = None,
+    scale: float | None = None,
+    cap: float | None = None,
 ) -> Tensor:
     """Compute `run_paged_attention` with plain torch operations, in float32 or float64."""
     _, num_heads, head_dim = query.shape
     group = num_heads // pool_keys.shape[1]
     dtype = torch.promote_types(query.dtype, torch.float32)
+    scale = head_dim**-0.5 if scale is None else scale
     out = torch.empty_like(query)
     starts, lens = batch.query_starts.tolist(), batch.seq_lens.tolist()
     for index, seq_len in enumerate(lens):
@@ -154,7 +162,7 @@ def naive_paged_attention(
         slots = get_slots(batch, index, seq_len)
         keys = pool_keys[slots].to(dtype).repeat_interleave(group, dim=1)
         values = pool_values[slots].to(dtype).repeat_interleave(group, dim=1)
-        scores = torch.einsum("thd,shd->hts", query[rows].to(dtype), keys) / head_dim**0.5
+        scores = cap_scores(torch.einsum("thd,shd->hts", query[rows].to(dtype), keys) * scale, cap)
         scores.masked_fill_(~make_mask(batch, index, rows, seq_len, window), float("-inf"))
         out[rows] = torch.einsum("hts,shd->thd", scores.softmax(dim=-1), values).to(query.dtype)
     return out
@@ -181,16 +189,22 @@ Baseline = Callable[[], tuple[Tensor, ...]]
 
 
 def make_baselines(
-    query: Tensor, pool_keys: Tensor, pool_values: Tensor, batch: PagedBatch, window: int | None
+    query: Tensor,
+    pool_keys: Tensor,
+    pool_values: Tensor,
+    batch: PagedBatch,
+    window: int | None,
+    scale: float | None = None,
+    cap: float | None = None,
 ) -> Mapping[str, Baseline]:
     """Return SDPA, FlexAttention and, where it is installed, FlashInfer by name; nothing for sequences of different
-    lengths, which would need padding.
+    lengths, which would need padding, or for scores of another scale or with a cap.
 
     The first two get more than a service could give them: contiguous keys and values, and masks made once. FlashInfer
     reads the pages; it is for rows that are the last tokens, and its plan is made once.
     """
     num_rows, lens = batch.query_starts.diff().tolist(), batch.seq_lens.tolist()
-    if len(set(num_rows)) > 1 or len(set(lens)) > 1:
+    if len(set(num_rows)) > 1 or len(set(lens)) > 1 or scale is not None or cap is not None:
         return {}
     queries = (
         query.view(len(lens), -1, *query.shape[1:]).transpose(1, 2).contiguous()

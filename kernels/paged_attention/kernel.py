@@ -44,10 +44,18 @@ def _load_pages(start, pages, num_places, PAGE_SIZE: tl.constexpr, KEYS: tl.cons
 
 
 @triton.jit
+def _cap_scores(scores, cap):
+    """Return cap * tanh(scores / cap); tanh of a size y is (1 - exp(-2 y)) / (1 + exp(-2 y))."""
+    power = tl.math.exp2(tl.abs(scores) * (-2.885390081777927 / cap))
+    capped = (1.0 - power) / (1.0 + power) * cap
+    return tl.where(scores < 0, -capped, capped)
+
+
+@triton.jit
 def _attend_tiles(
     first, last, low, end, page, query, top, total, sums, lows, ends,
-    keys, values, pages, num_places, scale,
-    MASKED: tl.constexpr, WINDOW: tl.constexpr, PAGE_SIZE: tl.constexpr,
+    keys, values, pages, num_places, scale, cap,
+    MASKED: tl.constexpr, WINDOW: tl.constexpr, CAPS: tl.constexpr, PAGE_SIZE: tl.constexpr,
     SLOT_STRIDE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
     """Add the tiles of positions [first, last) to the rows' softmax: maximum score, sum of weights, weighted sum of
@@ -71,6 +79,8 @@ def _attend_tiles(
         else:
             key = tl.load(keys + at)
         scores = tl.dot(query, tl.trans(key), input_precision="ieee")
+        if CAPS:
+            scores = _cap_scores(scores, cap)
         if MASKED:
             seen = places[None, :] < ends[:, None]
             if WINDOW:
@@ -97,10 +107,10 @@ def _attend_tiles(
 @triton.jit(do_not_specialize=["num_seqs", "num_tokens", "least_chunk"])
 def attention_kernel(
     out, levels, query, keys, values, page_table, page_starts, query_starts, seq_lens, key_ends,
-    num_seqs, num_tokens, least_chunk, scale,
+    num_seqs, num_tokens, least_chunk, scale, cap,
     query_stride, query_head_stride,
     SLOT_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
-    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, WINDOW: tl.constexpr,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, WINDOW: tl.constexpr, CAPS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, IS_CUT: tl.constexpr,
     ONE_BLOCK: tl.constexpr, ONE_SEQ: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
@@ -178,20 +188,20 @@ def attention_kernel(
         page = _load_pages(first, pages, num_places, PAGE_SIZE, KEYS)
         page, top, total, sums = _attend_tiles(
             first, tl.minimum(whole, end), low, end, page, queries, top, total, sums, lows, ends,
-            keys, values, pages, num_places, scale,
-            True, WINDOW, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
+            keys, values, pages, num_places, scale, cap,
+            True, WINDOW, CAPS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
         )  # fmt: skip
     shortest = tl.min(tl.where(is_row, tl.minimum(ends, behind), MAX_POSITION), axis=0)
     whole_end = tl.maximum(shortest // KEYS * KEYS, whole)
     page, top, total, sums = _attend_tiles(
         whole, whole_end, low, end, page, queries, top, total, sums, lows, ends,
-        keys, values, pages, num_places, scale,
-        False, WINDOW, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
+        keys, values, pages, num_places, scale, cap,
+        False, WINDOW, CAPS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
     )  # fmt: skip
     page, top, total, sums = _attend_tiles(
         whole_end, end, low, end, page, queries, top, total, sums, lows, ends,
-        keys, values, pages, num_places, scale,
-        True, WINDOW, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
+        keys, values, pages, num_places, scale, cap,
+        True, WINDOW, CAPS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
     )  # fmt: skip
 
     found = total != 0

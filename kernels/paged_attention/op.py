@@ -19,25 +19,33 @@ MIN_HEAD_DIM = 16
 
 
 def run_paged_attention(
-    query: Tensor, pool_keys: Tensor, pool_values: Tensor, batch: PagedBatch, window: int | None = None
+    query: Tensor,
+    pool_keys: Tensor,
+    pool_values: Tensor,
+    batch: PagedBatch,
+    window: int | None = None,
+    scale: float | None = None,
+    cap: float | None = None,
 ) -> Tensor:
     """Attend from a batch's queries to the keys that each sees of its sequence.
 
     query: [num_tokens, num_heads, head_dim]. pool_keys, pool_values: [num_slots, num_kv_heads, head_dim]; the query
-    heads [g * group, (g + 1) * group) use KV head g. Returns [num_tokens, num_heads, head_dim], contiguous. A row that
-    sees nothing is NaN; rows that belong to no sequence are undefined.
+    heads [g * group, (g + 1) * group) use KV head g. Scores are multiplied by `scale`, or head_dim**-0.5; with a `cap`, a
+    score x becomes cap * tanh(x / cap). Returns [num_tokens, num_heads, head_dim], contiguous. A row that sees nothing
+    is NaN; rows that belong to no sequence are undefined.
 
     The kernel does not wait for the device. Raises ValueError if shapes, dtypes or devices do not fit.
     """
     _check_tensors(query, pool_keys, pool_values)
     _check_batch(query, batch, window)
     if not runs_triton(query):
-        return naive_paged_attention(query, pool_keys, pool_values, batch, window)
+        return naive_paged_attention(query, pool_keys, pool_values, batch, window, scale, cap)
     from kernels.winners import get_variant
 
     _check_kernel_layout(query, pool_keys, pool_values, batch)
     shape = get_shape(query, pool_keys, batch, window)
-    return launch(query, pool_keys, pool_values, batch, window, get_variant(OP, shape, query.device, query.dtype))
+    variant = get_variant(OP, shape, query.device, query.dtype)
+    return launch(query, pool_keys, pool_values, batch, window, variant, scale, cap)
 
 
 def get_shape(query: Tensor, pool_keys: Tensor, batch: PagedBatch, window: int | None) -> Shape:
@@ -126,7 +134,14 @@ SHARED_BYTES = 99 * 1024
 
 
 def launch(
-    query: Tensor, pool_keys: Tensor, pool_values: Tensor, batch: PagedBatch, window: int | None, variant: Variant
+    query: Tensor,
+    pool_keys: Tensor,
+    pool_values: Tensor,
+    batch: PagedBatch,
+    window: int | None,
+    variant: Variant,
+    scale: float | None = None,
+    cap: float | None = None,
 ) -> Tensor:
     """Run `kernels.paged_attention.run_paged_attention` by a kernel with these constants, on checked arguments."""
     from kernels.paged_attention import kernel
@@ -140,6 +155,7 @@ def launch(
     if not is_interpreting():
         on_hopper, most_bytes = _get_card_limits(query.device)
         variant = fit_to_card(variant, head_dim, query.dtype, on_hopper, most_bytes)
+    scale = head_dim**-0.5 if scale is None else scale
     rows, num_chunks = variant["rows"], count_chunks(batch.max_seq_len, variant)
     shape = (num_chunks, num_tokens, num_heads)
     is_cut = num_chunks > 1
@@ -161,7 +177,8 @@ def launch(
         batch.num_seqs,
         num_tokens,
         variant["chunk"],
-        LOG2_E / head_dim**0.5,
+        LOG2_E * scale,
+        0.0 if cap is None else cap / scale,
         query.stride(0),
         query.stride(1),
         SLOT_STRIDE=pool_keys.stride(0),
@@ -170,6 +187,7 @@ def launch(
         HEAD_DIM=head_dim,
         PAGE_SIZE=batch.page_size,
         WINDOW=window or 0,
+        CAPS=cap is not None,
         ROWS=rows,
         KEYS=variant["keys"],
         IS_CUT=is_cut,
@@ -239,7 +257,7 @@ class PagedAttention:
     """The op. A shape has `num_seqs` sequences of `num_rows` queries and `num_keys` keys; `num_kv_heads`, `group` query
     heads for each, and `head_dim`; `page_size`; `window`, 0 for none; `places`, the number of places at which the rows
     stand, evenly spread, 1 for the end; and for parity checks `uneven`, the number of rows that each sequence has fewer
-    than the one before.
+    than the one before, and `caps` (1) where scores have a cap and a scale of their own.
     """
 
     name = "paged_attention"
@@ -255,6 +273,7 @@ class PagedAttention:
         _make_shape(9, 90, (2, 6, 64), page_size=16, places=3, num_seqs=2, uneven=2),
         _make_shape(8, 100, (1, 7, 64), page_size=16, places=2, window=17),
         _make_shape(1, 300, (1, 2, 64), page_size=16),  # cut in two chunks
+        _make_shape(6, 40, (2, 2, 64), page_size=16, window=9, caps=1),
     )
     benchmark_shapes: Sequence[Shape] = tuple(_make_benchmark_shapes())
 
@@ -281,6 +300,8 @@ class PagedAttention:
             "pool_values": pool(),
             "batch": batch,
             "window": shape["window"] or None,
+            "scale": 0.3 if shape.get("caps") else None,
+            "cap": 2.5 if shape.get("caps") else None,
         }
 
     def run(self, inputs: Inputs, variant: Variant | None = None) -> tuple[Tensor, ...]:

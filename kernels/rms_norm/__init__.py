@@ -20,15 +20,15 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -
     """Scale each row of `x` to a root mean square of one, times `weight`.
 
     x: [num_tokens, hidden_size], or [num_tokens, num_heads, head_dim] to normalise each head; it may be a slice of a
-    wider projection. weight: [size of a row], or [num_heads, head_dim] for one weight per head. The result is written
-    to `out` (x's shape; may be `x` itself) or to new memory.
+    wider projection. weight: [size of a row], or [num_heads, head_dim] for one weight per head, in any floating-point
+    dtype. The result is written to `out` (x's shape; may be `x` itself) or to new memory.
     """
     _check(x, weight)
     if out is not None and (out.shape != x.shape or out.dtype != x.dtype):
         raise ValueError(f"out must be {list(x.shape)} {x.dtype}, not {list(out.shape)} {out.dtype}")
     if runs_triton(x):
         return _run(x, None, weight, eps, out)
-    if elementwise.can_run(x) and (out is None or out.stride(-1) == 1) and weight.dtype == x.dtype:
+    if elementwise.can_run(x) and (out is None or out.stride(-1) == 1):
         return elementwise.rms_norm(x, None, weight, eps, torch.empty(x.shape, dtype=x.dtype) if out is None else out)
     normed = naive_rms_norm(x, weight, eps)
     return normed if out is None else out.copy_(normed)
@@ -44,7 +44,7 @@ def add_rms_norm(hidden: Tensor, delta: Tensor, weight: Tensor, eps: float) -> T
         raise ValueError(f"{list(delta.shape)} {delta.dtype} cannot be added to {list(hidden.shape)} {hidden.dtype}")
     if runs_triton(hidden):
         return _run(hidden, delta, weight, eps, None)
-    if elementwise.can_run(hidden) and weight.dtype == hidden.dtype:
+    if elementwise.can_run(hidden):
         return elementwise.rms_norm(hidden, delta, weight, eps, torch.empty(hidden.shape, dtype=hidden.dtype))
     return naive_add_rms_norm(hidden, delta, weight, eps)
 
@@ -74,7 +74,7 @@ def naive_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
-    return (wide * scale).to(x.dtype) * weight
+    return ((wide * scale).to(x.dtype) * weight).to(x.dtype)
 
 
 def naive_add_rms_norm(hidden: Tensor, delta: Tensor, weight: Tensor, eps: float) -> Tensor:

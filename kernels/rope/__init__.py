@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.native import elementwise
@@ -18,17 +19,21 @@ def rope_table(
     device: torch.device,
     divisors: Sequence[float] | None = None,
     scale: float = 1.0,
+    rotary_dim: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return cosines and sines of every position, float32 [max_positions, head_dim // 2] each.
 
-    `divisors`, one for each of the head_dim // 2 frequencies, reduce the frequencies (RoPE scaling). `scale` multiplies
-    cosines and sines, and so what is rotated by them (YaRN).
+    `divisors`, one for each frequency, reduce the frequencies (RoPE scaling). `scale` multiplies cosines and sines, and
+    so what is rotated by them (YaRN). Where only `rotary_dim` numbers of a head are rotated, they have rotary_dim // 2
+    frequencies, and the other columns are those of an angle of 0.
     """
-    inverse = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)
+    rotary_dim = head_dim if rotary_dim is None else rotary_dim
+    inverse = 1.0 / theta ** (torch.arange(0, rotary_dim, 2, dtype=torch.float32, device=device) / rotary_dim)
     if divisors is not None:
         inverse /= torch.tensor(divisors, dtype=torch.float32, device=device)
     angles = torch.outer(torch.arange(max_positions, dtype=torch.float32, device=device), inverse)
-    return angles.cos().mul_(scale), angles.sin().mul_(scale)
+    behind = (0, (head_dim - rotary_dim) // 2)
+    return F.pad(angles.cos().mul_(scale), behind, value=1.0), F.pad(angles.sin().mul_(scale), behind)
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,26 +16,31 @@ from kernels.winners import get_variant
 __all__ = ["swiglu"]
 
 
-def swiglu(gate_up: Tensor) -> Tensor:
+Activation = Literal["silu", "gelu_tanh"]
+"""Of the gate: SiLU, or GELU as approximated by tanh."""
+
+
+def swiglu(gate_up: Tensor, activation: Activation = "silu") -> Tensor:
     """Return `silu(gate) * up` of a fused projection: [num_tokens, 2 * ffn_size] -> [num_tokens, ffn_size].
 
-    Rows of gate_up may have gaps between them.
+    Rows of gate_up may have gaps between them. With another activation it is GeGLU.
     """
     if gate_up.dim() != 2 or gate_up.shape[1] % 2:
         raise ValueError(f"gate_up must be [num_tokens, 2 * ffn_size], not {list(gate_up.shape)}")
     if not runs_triton(gate_up):
-        return elementwise.swiglu(gate_up) if elementwise.can_run(gate_up) else naive_swiglu(gate_up)
+        run = elementwise.swiglu if elementwise.can_run(gate_up) else naive_swiglu
+        return run(gate_up, activation)
     if gate_up.stride(1) != 1:
         raise ValueError("each row must be contiguous")
     out: Tensor
-    (out,) = OP.run({"gate_up": gate_up})
+    (out,) = OP.run({"gate_up": gate_up, "activation": activation})
     return out
 
 
-def naive_swiglu(gate_up: Tensor) -> Tensor:
-    """Return `silu(gate) * up` of a fused projection (Shazeer 2020, arXiv 2002.05202)."""
+def naive_swiglu(gate_up: Tensor, activation: Activation = "silu") -> Tensor:
+    """Return `silu(gate) * up` of a fused projection, or GeGLU (Shazeer 2020, arXiv 2002.05202)."""
     gate, up = gate_up.chunk(2, dim=-1)
-    return F.silu(gate) * up
+    return (F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")) * up
 
 
 MAX_PER_THREAD = 32
@@ -45,7 +51,7 @@ FEW_TOKENS = 16
 
 
 class Swiglu:
-    """The op. A shape has num_tokens and ffn_size."""
+    """The op. A shape has num_tokens, ffn_size, and is_gelu (1) where it is GeGLU."""
 
     name = "swiglu"
 
@@ -55,6 +61,7 @@ class Swiglu:
         {"num_tokens": 2, "ffn_size": 257},
         {"num_tokens": 17, "ffn_size": 80},
         {"num_tokens": 2, "ffn_size": 2500},
+        {"num_tokens": 3, "ffn_size": 130, "is_gelu": 1},
     )
     benchmark_shapes: Sequence[Shape] = (
         *({"num_tokens": each, "ffn_size": 8960} for each in (1, 64, 256, 8192)),
@@ -88,7 +95,8 @@ class Swiglu:
         num_tokens, width = shape["num_tokens"], 2 * shape["ffn_size"]
         wide = torch.full((num_tokens, width + 16), torch.nan, dtype=dtype, device=device)
         drawn = torch.randn(num_tokens, width, device=device, generator=generator) * 3
-        return {"gate_up": wide[:, 8:-8].copy_(drawn.to(dtype))}
+        activation = "gelu_tanh" if shape.get("is_gelu") else "silu"
+        return {"gate_up": wide[:, 8:-8].copy_(drawn.to(dtype)), "activation": activation}
 
     def run(self, inputs: Inputs, variant: Variant | None = None) -> tuple[Tensor, ...]:
         from kernels.swiglu.kernel import launch
@@ -97,17 +105,16 @@ class Swiglu:
         if variant is None:
             shape = {"num_tokens": gate_up.shape[0], "ffn_size": gate_up.shape[1] // 2}
             variant = get_variant(self, shape, gate_up.device, gate_up.dtype)
-        return (launch(gate_up, variant),)
+        return (launch(gate_up, inputs["activation"], variant),)
 
     def reference(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        return (naive_swiglu(inputs["gate_up"]),)
+        return (naive_swiglu(**inputs),)
 
     def torch_baselines(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
         """Return the two operations, and both compiled into one."""
-        gate_up = inputs["gate_up"]
 
         def eager() -> tuple[Tensor, ...]:
-            return (naive_swiglu(gate_up),)
+            return (naive_swiglu(**inputs),)
 
         return {"eager": eager, "compile": torch.compile(eager)}
 

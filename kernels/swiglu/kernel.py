@@ -18,6 +18,7 @@ def swiglu_kernel(
     ffn_size,
     row_stride,
     BLOCK: tl.constexpr,
+    IS_GELU: tl.constexpr,
 ):
     """Process BLOCK columns of a token, then those of the tokens the number of programs further on."""
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -26,16 +27,26 @@ def swiglu_kernel(
         own = gate_up + token * row_stride + column
         gate = tl.load(own, mask=mask, other=0.0).to(tl.float32)
         up = tl.load(own + ffn_size, mask=mask, other=0.0).to(tl.float32)
-        gated = (gate / (1.0 + tl.exp(-gate))).to(out.dtype.element_ty).to(tl.float32)  # rounded, as torch's silu is
+        x = gate
+        if IS_GELU:  # 0.5 * (1 + tanh(y)) is the sigmoid of 2 * y
+            x = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
+        gated = (gate / (1.0 + tl.exp(-x))).to(out.dtype.element_ty).to(tl.float32)  # rounded, as torch's silu is
         tl.store(out + token * ffn_size + column, (gated * up).to(out.dtype.element_ty), mask=mask)
 
 
-def launch(gate_up: Tensor, variant: Variant) -> Tensor:
+def launch(gate_up: Tensor, activation: str, variant: Variant) -> Tensor:
     """Run `kernels.swiglu.swiglu` on checked arguments."""
     num_tokens, ffn_size = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty((num_tokens, ffn_size), dtype=gate_up.dtype, device=gate_up.device)
     grid = (count_programs(num_tokens, variant, gate_up.device), triton.cdiv(ffn_size, variant["BLOCK"]))
     swiglu_kernel[grid](
-        gate_up, out, num_tokens, ffn_size, gate_up.stride(0), enable_fp_fusion=False, **get_compile_constants(variant)
+        gate_up,
+        out,
+        num_tokens,
+        ffn_size,
+        gate_up.stride(0),
+        IS_GELU=activation == "gelu_tanh",
+        enable_fp_fusion=False,
+        **get_compile_constants(variant),
     )
     return out

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import engine.weights.parameters
-from engine.decoder import Batch, Decoder, KVCache, reset_all_caches
+from engine.contiguous_cache import KVCache, reset_all_caches
+from engine.decoder import Batch, Decoder
 from engine.kv_cache import PageCopy
 from engine.kv_pool import MOST_GATHERED, KVPool
 from engine.weights.parameters import Parameters

@@ -142,16 +142,16 @@ def test_every_projection_is_where_it_belongs(changes: dict[str, Any]) -> None:
     for plain, layer in zip(parameters.take_layers(), weights.layers, strict=True):
         torch.testing.assert_close(layer.qkv(hidden), F.linear(hidden, plain.qkv, plain.qkv_bias))
         torch.testing.assert_close(layer.attention_out(attended), F.linear(attended, plain.attention_out))
-        torch.testing.assert_close(layer.gate_up(hidden), F.linear(hidden, plain.gate_up))
-        torch.testing.assert_close(layer.down(inner), F.linear(inner, plain.down))
+        torch.testing.assert_close(layer.feed_forward.gate_up(hidden), F.linear(hidden, plain.gate_up))
+        torch.testing.assert_close(layer.feed_forward.down(inner), F.linear(inner, plain.down))
         assert torch.equal(layer.attention_norm, plain.attention_norm)
         assert torch.equal(layer.ffn_norm, plain.ffn_norm)
         if plain.query_norm is None or plain.key_norm is None:
-            assert layer.head_norms is plain.query_norm is plain.key_norm is None
+            assert plain.query_norm is plain.key_norm is None
+            assert layer.head_norms == ()
         else:
             norms = [plain.query_norm] * config.num_heads + [plain.key_norm] * config.num_kv_heads
-            assert layer.head_norms is not None
-            assert torch.equal(layer.head_norms, torch.stack(norms))
+            assert torch.equal(*layer.head_norms, torch.stack(norms))
     torch.testing.assert_close(weights.lm_head(hidden), F.linear(hidden, parameters.lm_head))
     assert torch.equal(weights.embedding, parameters.embedding)
     assert torch.equal(weights.final_norm, parameters.final_norm)
@@ -344,7 +344,8 @@ def test_a_decoder_in_fp8_keeps_its_lm_head_as_it_is() -> None:
     parameters = tiny_parameters(tiny_config(hidden_size=64, ffn_size=96, head_dim=16, vocab_size=80))
     head = parameters.lm_head.clone()
     weights = DecoderWeights.from_parameters(parameters, "fp8", torch.float32)
-    assert all(isinstance(each, Fp8) for layer in weights.layers for each in (layer.qkv, layer.gate_up, layer.down))
+    parts = [(layer.qkv, layer.feed_forward.gate_up, layer.feed_forward.down) for layer in weights.layers]
+    assert all(isinstance(each, Fp8) for layer in parts for each in layer)
     x = random_tensor(3, 64)
     torch.testing.assert_close(weights.lm_head(x), F.linear(x, head))
 
@@ -584,7 +585,7 @@ def test_all_projections_of_a_decoder_are_quantised_and_its_embedding_is_not(sch
     config = tiny_config(ffn_size=64, tied_embeddings=tied)
     weights = DecoderWeights.from_parameters(tiny_parameters(config), scheme)
     for layer in weights.layers:
-        for projection in (layer.qkv, layer.attention_out, layer.gate_up, layer.down):
+        for projection in (layer.qkv, layer.attention_out, layer.feed_forward.gate_up, layer.feed_forward.down):
             assert type(projection) is (Int8 if scheme == "int8" else Int4)
     assert type(weights.lm_head) is Int8, "four bits are too few for the LM head"
     assert torch.equal(weights.embedding, tiny_parameters(config).embedding)

@@ -353,6 +353,15 @@ def test_every_row_of_a_mixed_batch_gets_its_own_adapter(
         start = end
 
 
+def _adapt_layer(weights: LayerWeights, layer: int, rows: AdapterRows) -> LayerWeights:
+    def adapt(part: Any, kinds: tuple[ProjectionKind, ...]) -> Any:
+        changed = {kind: _adapted(getattr(part, kind), kind, layer, rows) for kind in kinds}
+        return dataclasses.replace(part, **changed)
+
+    with_attention = adapt(weights, ("qkv", "attention_out"))
+    return dataclasses.replace(with_attention, feed_forward=adapt(weights.feed_forward, ("gate_up", "down")))
+
+
 @pytest.mark.parametrize("name", ["a", "b", "c"])
 def test_a_decoder_with_the_adapter_beside_it_is_the_merged_decoder(fitted: Fitted, name: str) -> None:
     token_ids = random_tokens(20)
@@ -361,7 +370,7 @@ def test_a_decoder_with_the_adapter_beside_it_is_the_merged_decoder(fitted: Fitt
     plain = logits_of(beside, token_ids)
     rows = AdapterRows.from_sequences([(fitted.adapters[name], len(token_ids))])
     layers = tuple(
-        dataclasses.replace(weights, **{kind: _adapted(getattr(weights, kind), kind, layer, rows) for kind in KINDS})
+        _adapt_layer(weights, layer, rows)
         for layer, weights in enumerate(beside.weights.layers)
     )
     beside.weights = dataclasses.replace(beside.weights, layers=layers)

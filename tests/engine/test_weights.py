@@ -19,6 +19,7 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.errors import WeightsError
+from engine.families import dump_config, parse_config
 from engine.layers import DecoderWeights
 from engine.weights import Parameters, load, save_folder
 from engine.weights.gguf import BLOCK_FORMATS, LAYER_NAMES, ROPE_DIVISORS, TOP_NAMES, GGUFModel, _dequantize
@@ -72,12 +73,12 @@ def write_gguf(
     writer.add_head_count(config.num_heads)
     writer.add_head_count_kv(config.num_kv_heads)
     writer.add_key_length(config.head_dim)
-    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_rope_freq_base(config.ropes[0].theta)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    if config.sliding_window is not None:
-        writer.add_sliding_window(config.sliding_window)
-    if config.rope_divisors is not None:
-        writer.add_tensor(ROPE_DIVISORS, np.array(config.rope_divisors, np.float32))
+    if config.window is not None:
+        writer.add_sliding_window(config.window)
+    if config.ropes[0].divisors is not None:
+        writer.add_tensor(ROPE_DIVISORS, np.array(config.ropes[0].divisors, np.float32))
     extra(writer)
     to_gguf = {hf: name for name, hf in TOP_NAMES.items()}
     parts = {hf: name for name, hf in LAYER_NAMES.items()}
@@ -147,7 +148,7 @@ def test_gguf_rope_scaling_is_read_as_llama_cpp_reads_it(
     tmp_path: Path, extra: Callable[[gguf.GGUFWriter], None], divisors: tuple[float, ...] | None
 ) -> None:
     path = write_gguf(tmp_path / "m.gguf", tiny_parameters(tiny_config(**LLAMA)), extra=extra)
-    assert GGUFModel(path).config.rope_divisors == divisors
+    assert GGUFModel(path).config.ropes[0].divisors == divisors
 
 
 def test_yarn_is_read_as_llama_cpp_reads_it(tmp_path: Path) -> None:
@@ -159,9 +160,9 @@ def test_yarn_is_read_as_llama_cpp_reads_it(tmp_path: Path) -> None:
     parameters = tiny_parameters(tiny_config(**LLAMA, max_positions=64))
     config = GGUFModel(write_gguf(tmp_path / "m.gguf", parameters, extra=add_yarn)).config
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
-    expected = ModelConfig.from_hf(parameters.config.to_hf() | {"rope_scaling": yarn})
-    assert (config.rope_divisors, config.rope_scale) == (expected.rope_divisors, expected.rope_scale)
-    assert config.rope_scale > 1.1
+    expected = parse_config(dump_config(parameters.config) | {"rope_scaling": yarn})
+    assert config.ropes == expected.ropes
+    assert config.ropes[0].scale > 1.1
     assert config.max_positions == 256
 
     def add_both(writer: gguf.GGUFWriter) -> None:
@@ -233,7 +234,7 @@ def test_a_checkpoints_tensors_fill_all_of_the_parameters_and_parts_of_fused_pro
     slots = parameters.slots()
     assert sum(tensor.nbytes for tensor in slots.values()) == parameters.num_bytes
     slots["model.layers.0.self_attn.k_proj.weight"].fill_(3.0)
-    query_rows, key_rows, _ = parameters.config.qkv_sizes
+    query_rows, key_rows, _ = parameters.config.get_qkv_sizes(0)
     assert (parameters.layer(0).qkv[query_rows : query_rows + key_rows] == 3.0).all()
 
 
@@ -371,7 +372,7 @@ def test_parameters_without_memory_for_them_are_one_error() -> None:
         (lambda writer: writer.add_expert_count(8), "mixture of experts"),
         (lambda writer: writer.add_tensor("blk.0.attn_output.bias", np.ones(32, np.float32)), "o_proj.bias"),
         (lambda writer: writer.add_rope_dimension_count(4), "a part of each head"),
-        (lambda writer: writer.add_tensor("blk.0.ffn_gate_inp.weight", np.ones(4, np.float32)), "ffn_gate_inp"),
+        (lambda writer: writer.add_tensor("blk.0.ffn_gate_inp.weight", np.ones(4, np.float32)), "mlp.gate.weight"),
     ],
 )
 def test_gguf_models_of_another_kind_are_refused_by_name(

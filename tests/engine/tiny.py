@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from engine.config import ModelConfig
+from engine.config import ExpertsConfig, LayerSpec, ModelConfig, Rope
 from engine.decoder import Decoder
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
@@ -16,7 +16,55 @@ from engine.weights import Parameters
 VOCAB_SIZE = 48
 LLAMA: dict[str, Any] = {"architecture": "LlamaForCausalLM", "qkv_bias": False}
 MISTRAL: dict[str, Any] = {"architecture": "MistralForCausalLM", "qkv_bias": False}
-QWEN3: dict[str, Any] = {"architecture": "Qwen3ForCausalLM", "qkv_bias": False, "qk_norm": True}
+QWEN3: dict[str, Any] = {"architecture": "Qwen3ForCausalLM", "qkv_bias": False, "qk_norm": "head"}
+QWEN3_MOE: dict[str, Any] = {
+    "architecture": "Qwen3MoeForCausalLM",
+    "qkv_bias": False,
+    "qk_norm": "head",
+    "experts": ExpertsConfig(num_experts=6, num_used=2, ffn_size=24, is_normalised=True),
+    "layers": (LayerSpec(Rope(1e4), has_experts=True),) * 2,
+}
+_GEMMA: dict[str, Any] = {
+    "qkv_bias": False,
+    "tied_embeddings": True,
+    "norms_after": True,
+    "norm_offset": 1.0,
+    "activation": "gelu_tanh",
+    "embedding_scale": 32**0.5,
+    "attention_scale": 0.25,
+}
+GEMMA2: dict[str, Any] = _GEMMA | {
+    "architecture": "Gemma2ForCausalLM",
+    "attention_cap": 4.0,
+    "logit_cap": 6.0,
+    "layers": (LayerSpec(Rope(1e4), window=9), LayerSpec(Rope(1e4))),
+}
+GEMMA3: dict[str, Any] = _GEMMA | {
+    "architecture": "Gemma3ForCausalLM",
+    "qk_norm": "head",
+    "layers": (LayerSpec(Rope(1e4), window=9), LayerSpec(Rope(1e6))),
+}
+OLMO2: dict[str, Any] = {
+    "architecture": "Olmo2ForCausalLM",
+    "qkv_bias": False,
+    "qk_norm": "all",
+    "norms_before": False,
+    "norms_after": True,
+}
+PHI3: dict[str, Any] = {"architecture": "Phi3ForCausalLM", "qkv_bias": False, "rotary_dim": 4}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": LLAMA | {"attention_out_bias": True, "qkv_bias": True, "ffn_bias": True},
+    "mistral": MISTRAL | {"sliding_window": 9},
+    "qwen2": {},
+    "qwen2, windows in a part": {"layers": (LayerSpec(Rope(1e4)), LayerSpec(Rope(1e4), window=9))},
+    "qwen3": QWEN3,
+    "qwen3 moe": QWEN3_MOE,
+    "gemma2": GEMMA2,
+    "gemma3": GEMMA3,
+    "olmo2": OLMO2,
+    "phi3": PHI3,
+}
+"""A small config of each family, with what its `config.json` may say."""
 
 TOKEN_BYTES = [
     *(bytes([byte]) for byte in b"abcdefghijklmnopqrstuvwxyz \n<>/=."),
@@ -29,10 +77,17 @@ TOKEN_BYTES = [
 TOKEN_BYTES += [b"word%d" % number for number in range(VOCAB_SIZE - len(TOKEN_BYTES))]
 
 
-def tiny_config(**changes: Any) -> ModelConfig:
+def tiny_config(
+    num_layers: int = 2,
+    sliding_window: int | None = None,
+    rope_theta: float = 1e4,
+    rope_divisors: tuple[float, ...] | None = None,
+    rope_scale: float = 1.0,
+    **changes: Any,
+) -> ModelConfig:
     fields: dict[str, Any] = {
         "architecture": "Qwen2ForCausalLM",
-        "num_layers": 2,
+        "layers": (LayerSpec(Rope(rope_theta, rope_divisors, rope_scale), sliding_window),) * num_layers,
         "hidden_size": 32,
         "num_heads": 4,
         "num_kv_heads": 2,
@@ -40,7 +95,6 @@ def tiny_config(**changes: Any) -> ModelConfig:
         "ffn_size": 40,
         "vocab_size": VOCAB_SIZE,
         "max_positions": 512,
-        "rope_theta": 10000.0,
         "rms_norm_eps": 1e-6,
         "tied_embeddings": False,
         "qkv_bias": True,

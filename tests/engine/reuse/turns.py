@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from engine.core import EngineCore
-from engine.decoder import Batch, CacheView, Decoder
+from engine.contiguous_cache import CacheView
+from engine.decoder import Batch, Decoder
 from engine.engine_config import EngineConfig
 from engine.layers import AdapterRows
 from engine.reuse import EXACT, Reuse

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.config import ModelConfig
+from engine.config import LayerSpec, ModelConfig, Rope
 from engine.reuse import Match
 from engine.reuse.disk_tier import KVTier, SpanHeader
 from engine.reuse.span_store import SpanStore
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 CONFIG = ModelConfig(
     architecture="llama",
-    num_layers=4,
+    layers=(LayerSpec(Rope(1e4)),) * 4,
     hidden_size=32,
     num_heads=4,
     num_kv_heads=2,
@@ -27,7 +27,6 @@ CONFIG = ModelConfig(
     ffn_size=64,
     vocab_size=1000,
     max_positions=4096,
-    rope_theta=10000.0,
     rms_norm_eps=1e-5,
     tied_embeddings=True,
     qkv_bias=False,
