@@ -98,8 +98,8 @@ class ModelConfig:
     """Sizes and switches of one decoder; sizes are counts.
 
     architecture: the class of transformers. ffn_size: of dense layers. qk_norm: an RMSNorm of queries and keys before
-    RoPE, of each "head" or of "all" heads together. norms_before, norms_after: RMSNorms of the inputs and of the results
-    of attention and feed-forward part. norm_offset: is added to every norm's weights. rotary_dim: numbers of a head
+    RoPE, of each "head" or of "all" heads together. norms_before, norms_after: RMSNorms of the inputs and results of
+    attention and feed-forward part. norm_offset: is added to every norm's weights. rotary_dim: numbers of a head
     that are rotated, the first ones; None: all. embedding_scale: embeddings are multiplied by it. attention_scale: of
     scores; None: head_dim**-0.5. attention_cap, logit_cap: scores and logits x become cap * tanh(x / cap). kv_of_layer:
     the number of the keys and values that a layer attends to, from 0 on in the order of the layers that compute them;

@@ -162,9 +162,7 @@ class LayerOps:
         return hidden if weight is None else rms_norm(hidden, weight, self.config.rms_norm_eps)
 
     def add_norm(self, hidden: Tensor, delta: Tensor, delta_weight: Tensor | None, weight: Tensor | None) -> Tensor:
-        """Add the norm of `delta` to `hidden` in place, and return the norm of the sum. Without a weight, one of them is
-        no norm.
-        """
+        """Add the norm of `delta` to `hidden` in place, and return the norm of the sum. No weight is no norm."""
         delta = self.norm(delta, delta_weight)
         return hidden.add_(delta) if weight is None else add_rms_norm(hidden, delta, weight, self.config.rms_norm_eps)
 

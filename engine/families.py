@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.config import ExpertsConfig, LayerSpec, ModelConfig, Rope, check_size
 from engine.errors import WeightsError
-from engine.rope_scaling import build_rope_scaling, read_max_positions, read_rope, read_rotary_dim
+from engine.rope_config import build_rope_scaling, read_max_positions, read_rope, read_rotary_dim
 
 Raw = Mapping[str, Any]
 """A `config.json`."""
@@ -34,7 +34,8 @@ LLAMA_MODULES: Modules = {
     "expert_down": ("mlp.experts.{}.down_proj",),
 }
 
-GEMMA_MODULES: Modules = LLAMA_MODULES | {
+GEMMA_MODULES: Modules = {
+    **LLAMA_MODULES,
     "attention_out_norm": ("post_attention_layernorm",),
     "ffn_norm": ("pre_feedforward_layernorm",),
     "ffn_out_norm": ("post_feedforward_layernorm",),
@@ -117,7 +118,10 @@ def _read_gemma(raw: Raw) -> dict[str, Any]:
 
 
 def _read_gemma2(raw: Raw) -> dict[str, Any]:
-    caps = {"attention_cap": raw.get("attn_logit_softcapping", 50.0), "logit_cap": raw.get("final_logit_softcapping", 30.0)}
+    caps = {
+        "attention_cap": raw.get("attn_logit_softcapping", 50.0),
+        "logit_cap": raw.get("final_logit_softcapping", 30.0),
+    }
     return _read_gemma(raw) | caps | _alternate_layers(raw, lambda layer: layer % 2 == 0)
 
 
@@ -126,7 +130,9 @@ def _read_gemma3(raw: Raw) -> dict[str, Any]:
     every = int(raw.get("sliding_window_pattern") or 6)
     nested = raw.get("rope_parameters") or {}
     local = nested.get("sliding_attention") or {"rope_theta": float(raw.get("rope_local_base_freq", 10_000.0))}
-    full = nested.get("full_attention") or {"rope_theta": float(raw.get("rope_theta", 1e6))} | (raw.get("rope_scaling") or {})
+    full = nested.get("full_attention") or {"rope_theta": float(raw.get("rope_theta", 1e6))} | (
+        raw.get("rope_scaling") or {}
+    )
     layers = _alternate_layers(raw, lambda layer: (layer + 1) % every != 0, full, local)
     return _read_gemma(raw) | caps | layers | {"qk_norm": "head"}
 
@@ -140,7 +146,9 @@ def _read_phi3(raw: Raw) -> dict[str, Any]:
     scaling = dict(raw.get("rope_scaling") or raw.get("rope_parameters") or {})
     if scaling.get("rope_type", scaling.get("type")) in ("su", "yarn"):
         scaling["rope_type"] = "longrope"
-    return _repeat_layer(raw, raw.get("sliding_window"), scaling) | {"rms_norm_eps": float(raw.get("rms_norm_eps", PHI3_EPS))}
+    return _repeat_layer(raw, raw.get("sliding_window"), scaling) | {
+        "rms_norm_eps": float(raw.get("rms_norm_eps", PHI3_EPS))
+    }
 
 
 def _repeat_layer(raw: Raw, window: int | None = None, rope: Raw | None = None) -> dict[str, Any]:
@@ -164,7 +172,9 @@ def _alternate_layers(
         "sliding_attention" if has_window(layer) else "full_attention" for layer in range(num_layers)
     ]
     if len(kinds) != num_layers or not set(kinds) <= {"full_attention", "sliding_attention"}:
-        raise WeightsError(f"layer_types are those of {len(kinds)} of {num_layers} layers: {', '.join(sorted(set(kinds)))}")
+        raise WeightsError(
+            f"layer_types are those of {len(kinds)} of {num_layers} layers: {', '.join(sorted(set(kinds)))}"
+        )
     window = raw.get("sliding_window", 4096)
     of_kind = {"full_attention": LayerSpec(_read_rope(raw, rope))}
     if window is None:
@@ -179,7 +189,7 @@ def _read_rope(raw: Raw, parameters: Raw | None = None) -> Rope:
     return read_rope(own, read_rotary_dim(own, _get_head_dim(raw)))
 
 
-PHI3_MODULES: Modules = LLAMA_MODULES | {"qkv": ("self_attn.qkv_proj",), "gate_up": ("mlp.gate_up_proj",)}
+PHI3_MODULES: Modules = {**LLAMA_MODULES, "qkv": ("self_attn.qkv_proj",), "gate_up": ("mlp.gate_up_proj",)}
 BIASES, WINDOWS, EXPERTS = {"attention_bias"}, {"use_sliding_window"}, {"num_experts", "num_local_experts"}
 
 FAMILIES: Mapping[str, Family] = {
@@ -283,7 +293,11 @@ def dump_config(config: ModelConfig) -> dict[str, Any]:
         raw["sliding_window"] = windows[0] if windows else None
     if config.has_windows and "use_sliding_window" in FAMILIES[config.architecture].switches:
         raw["use_sliding_window"] = True
-    if config.has_windows and config.architecture not in ("MistralForCausalLM", "Phi3ForCausalLM", "Qwen3MoeForCausalLM"):
+    if config.has_windows and config.architecture not in (
+        "MistralForCausalLM",
+        "Phi3ForCausalLM",
+        "Qwen3MoeForCausalLM",
+    ):
         raw["layer_types"] = [
             "full_attention" if layer.window is None else "sliding_attention" for layer in config.layers
         ]
@@ -302,10 +316,12 @@ def dump_config(config: ModelConfig) -> dict[str, Any]:
     if config.attention_scale is not None:  # a Gemma
         raw |= {
             "hidden_activation": "gelu_pytorch_tanh",
-            "query_pre_attn_scalar": config.attention_scale**-2,
+            "query_pre_attn_scalar": round(config.attention_scale**-2),
             "attn_logit_softcapping": config.attention_cap,
             "final_logit_softcapping": config.logit_cap,
         }
+    if config.architecture == "Phi3ForCausalLM":
+        raw["pad_token_id"] = None  # transformers' default is beyond a small vocabulary
     if config.architecture == "Gemma3ForCausalLM":
         raw["rope_parameters"] = {
             kind: _dump_rope(layer.rope, config.max_positions)

@@ -41,8 +41,8 @@ NUM_WARM_UPS = 8
 VOCAB = 1000
 WAYS: dict[str, dict[str, Any]] = {"plain": {}, "8 rows": {}, "temperature 0.2": {"temperature": 0.2}, "streams": {}}
 MODEL = ModelConfig(
-    architecture="Qwen2ForCausalLM", layers=(LayerSpec(Rope(1e4)),), hidden_size=32, num_heads=4, num_kv_heads=2, head_dim=16,
-    ffn_size=32, vocab_size=VOCAB, max_positions=32768, rms_norm_eps=1e-6, tied_embeddings=True,
+    architecture="Qwen2ForCausalLM", layers=(LayerSpec(Rope(1e4)),), hidden_size=32, num_heads=4, num_kv_heads=2,
+    head_dim=16, ffn_size=32, vocab_size=VOCAB, max_positions=32768, rms_norm_eps=1e-6, tied_embeddings=True,
     qkv_bias=True,
 )  # fmt: skip
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -32,8 +31,6 @@ from engine.layers.linear import (
 )
 from engine.weights.parameters import LayerParameters, Parameters
 from kernels.accept import TILE
-
-OptionalTensor = TypeVar("OptionalTensor", Tensor, Tensor | None)
 
 Store = Callable[[Tensor, Tensor | None], Projection]
 """Builds a projection from a weight [out_features, in_features] and a bias [out_features]."""
@@ -123,7 +120,7 @@ def split_tiles(weight: Tensor, store: Store, num_features: int) -> Projection:
     return Tiled([store(weight[start : start + num_features], None) for start in range(0, len(weight), num_features)])
 
 
-def order_rotary(rows: OptionalTensor, config: ModelConfig, num_heads: int) -> OptionalTensor:
+def order_rotary(rows: Tensor, config: ModelConfig, num_heads: int) -> Tensor:
     """Return rows of heads, [num_rows, ...], so that the first half of each of the first `num_heads` heads rotates with
     the second half.
 
@@ -131,14 +128,14 @@ def order_rotary(rows: OptionalTensor, config: ModelConfig, num_heads: int) -> O
     halves. The other numbers follow, and rotate by an angle of 0. Queries and keys are in the same order, so that their
     products stay what they are.
     """
-    if rows is None or config.rotary_dim is None or num_heads == 0:
+    if config.rotary_dim is None or num_heads == 0:
         return rows
     half, num_rotated = config.head_dim // 2, config.rotary_dim // 2
     order = torch.arange(config.head_dim, device=rows.device)
     rotated, others = order[: 2 * num_rotated].view(2, -1), order[2 * num_rotated :].view(2, -1)
     of_head = torch.cat([rotated, others], dim=1).flatten()
     count = min(num_heads * 2 * half, len(rows))
-    heads = rows[:count].unflatten(0, (-1, config.head_dim))[:, of_head].flatten(0, 1)
+    heads = rows[:count].view(-1, config.head_dim, *rows.shape[1:])[:, of_head].flatten(0, 1)
     return torch.cat([heads, rows[count:]])
 
 
@@ -161,7 +158,9 @@ class LayerWeights:
 
     attention_norm: Tensor | None  # [hidden_size], as all norms in float32
     qkv: Projection  # hidden_size -> (num_heads + 2 * num_kv_heads) * head_dim
-    head_norms: tuple[Tensor, ...]  # of queries and keys: [num_heads + num_kv_heads, head_dim], or one for all heads each
+    head_norms: tuple[
+        Tensor, ...
+    ]  # of queries and keys: [num_heads + num_kv_heads, head_dim], or one for all heads each
     attention_out: Projection  # num_heads * head_dim -> hidden_size
     attention_out_norm: Tensor | None  # [hidden_size]
     ffn_norm: Tensor | None  # [hidden_size]
@@ -177,13 +176,12 @@ class LayerWeights:
         def scale(weights: Tensor | None) -> Tensor | None:
             return None if weights is None else weights.float() + config.norm_offset
 
-        attended = config.num_heads + config.num_kv_heads
-        qkv, qkv_bias = (order_rotary(each, config, attended) for each in (layer.qkv, layer.qkv_bias))
-        assert qkv is not None, "every layer has it"
+        num_rotated, bias = config.num_heads + config.num_kv_heads, layer.qkv_bias
+        qkv_bias = None if bias is None else order_rotary(bias, config, num_rotated)
         return cls(
             attention_norm=scale(layer.attention_norm),
-            qkv=store(qkv, qkv_bias),
-            head_norms=_join_head_norms(*(scale(each) for each in (layer.query_norm, layer.key_norm)), config),
+            qkv=store(order_rotary(layer.qkv, config, num_rotated), qkv_bias),
+            head_norms=_join_head_norms(scale(layer.query_norm), scale(layer.key_norm), config),
             attention_out=store(layer.attention_out, layer.attention_out_bias),
             attention_out_norm=scale(layer.attention_out_norm),
             ffn_norm=scale(layer.ffn_norm),

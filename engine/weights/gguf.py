@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.config import ExpertsConfig, LayerSpec, ModelConfig, Rope, check_size
 from engine.errors import WeightsError
-from engine.rope_scaling import DEFAULT_THETA, compute_yarn_divisors, compute_yarn_scale
+from engine.rope_config import DEFAULT_THETA, compute_yarn_divisors, compute_yarn_scale
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe")
 """GGUF's names of the architectures that this decoder runs; its `llama` includes Mistral."""
@@ -242,8 +242,9 @@ def _read_config(reader: GGUFReader) -> ModelConfig:
     )
     experts = None
     if arch == "qwen3moe":
-        sizes = (int(number(key)) for key in ("expert_count", "expert_used_count", "expert_feed_forward_length"))
-        experts = ExpertsConfig(*sizes, is_normalised=True)  # llama.cpp knows no others
+        keys = "expert_count", "expert_used_count", "expert_feed_forward_length"
+        num_experts, num_used, size = (int(number(key)) for key in keys)
+        experts = ExpertsConfig(num_experts, num_used, size, is_normalised=True)  # llama.cpp knows no others
     num_layers = int(number("block_count"))
     check_size("num_layers", num_layers)
     return ModelConfig(

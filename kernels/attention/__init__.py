@@ -9,9 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.attention import cpu
-from kernels.attention.cpu import Run, Scratch, decode_attention, truncate_runs
+from kernels.attention.fused import (
+    decode_attention,
+    few_query_attention,
+    is_fused_faster,
+    sdpa_attention,
+    sdpa_attention_at_positions,
+)
 from kernels.attention.native import RunTable, attend_sequences, can_attend
 from kernels.attention.native import attend as attend_by_kernel
+from kernels.attention.runs import Run, Scratch, cap_scores, truncate_runs
 
 __all__ = [
     "Run",
@@ -51,10 +58,10 @@ def causal_attention(
             end = sum(len(keys) for keys, _ in runs) if end is None else end
             return attend_by_kernel(query, range(end - num_tokens, end), runs, end, window, scale, cap)
         seq_len, group = sum(len(keys) for keys, _ in runs), num_heads // runs[0][0].shape[1]
-        if cap is None and cpu.is_fused_faster(num_tokens, seq_len, group):
-            return cpu.few_query_attention(query, runs, scratch, window, scale)
+        if cap is None and is_fused_faster(num_tokens, seq_len, group):
+            return few_query_attention(query, runs, scratch, window, scale)
         return cpu.block_attention(query, runs, scratch, window, scale, cap)
-    return cpu.sdpa_attention(query, *_concat_runs(runs), window, scale, cap)
+    return sdpa_attention(query, *_concat_runs(runs), window, scale, cap)
 
 
 def attention_at_positions(
@@ -83,7 +90,7 @@ def attention_at_positions(
         if can_attend(query.dtype, runs[0][0].dtype, query.shape[2]):
             return attend_by_kernel(query, at, runs, at[-1] + 1, window, scale, cap)
         return cpu.attention_at_positions(query, at, runs, scratch, window, scale, cap)
-    return cpu.sdpa_attention_at_positions(query, positions, *_concat_runs(runs), window, scale, cap)
+    return sdpa_attention_at_positions(query, positions, *_concat_runs(runs), window, scale, cap)
 
 
 def _concat_runs(runs: Sequence[Run]) -> tuple[Tensor, Tensor]:
@@ -154,7 +161,7 @@ def _attend_block(
         hidden = (at > places) | (at < first_key)
         if window is not None:
             hidden |= at <= places - window
-        products = cpu.cap_scores(torch.bmm(rows, keys[chunk].transpose(1, 2)), cap)
+        products = cap_scores(torch.bmm(rows, keys[chunk].transpose(1, 2)), cap)
         scores.append(products.masked_fill_(hidden, float("-inf")))
     largest = torch.stack([each.amax(dim=-1, keepdim=True) for each in scores]).amax(dim=0)
     attended, total = torch.zeros_like(rows), torch.zeros_like(largest)

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.attention.cpu import Run, Scratch, block_attention
+from kernels.attention.cpu import block_attention
+from kernels.attention.runs import Run, Scratch
 from kernels.native import MOST_TIMES_SLOWER, Function, find_function, time_in_turns
 
 MAX_WIDTH = 256
@@ -170,6 +171,14 @@ def _find_function(dtype: torch.dtype) -> Function | None:
     function = find_function("attend", dtype)
     if function is not None:
         pointer, sizes = ctypes.c_void_p, [ctypes.c_long] * 4
-        function.argtypes = [*[pointer] * 3, ctypes.c_long, pointer, *sizes, *[ctypes.c_float] * 2, pointer, ctypes.c_int]
+        function.argtypes = [
+            *[pointer] * 3,
+            ctypes.c_long,
+            pointer,
+            *sizes,
+            *[ctypes.c_float] * 2,
+            pointer,
+            ctypes.c_int,
+        ]
         function.restype = None
     return function

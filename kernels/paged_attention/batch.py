@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.attention.cpu import cap_scores
+from kernels.attention.runs import cap_scores
 from kernels.op import Shape
 
 

@@ -30,9 +30,9 @@ def run_paged_attention(
     """Attend from a batch's queries to the keys that each sees of its sequence.
 
     query: [num_tokens, num_heads, head_dim]. pool_keys, pool_values: [num_slots, num_kv_heads, head_dim]; the query
-    heads [g * group, (g + 1) * group) use KV head g. Scores are multiplied by `scale`, or head_dim**-0.5; with a `cap`, a
-    score x becomes cap * tanh(x / cap). Returns [num_tokens, num_heads, head_dim], contiguous. A row that sees nothing
-    is NaN; rows that belong to no sequence are undefined.
+    heads [g * group, (g + 1) * group) use KV head g. Scores are multiplied by `scale`, or head_dim**-0.5; with a `cap`,
+    a score x becomes cap * tanh(x / cap). Returns [num_tokens, num_heads, head_dim], contiguous. A row that sees
+    nothing is NaN; rows that belong to no sequence are undefined.
 
     The kernel does not wait for the device. Raises ValueError if shapes, dtypes or devices do not fit.
     """

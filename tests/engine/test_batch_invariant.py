@@ -23,17 +23,12 @@ from engine.weights import load
 from kernels.attention import invariant_attention
 from tests.engine.cores import PROMPT, AlwaysWrong, Collected, Oracle, RandomDraft, drain
 from tests.engine.test_lora import write_adapter
-from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
+from tests.engine.tiny import FAMILIES, LLAMA, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
 from tests.kernels.naive import naive_causal_attention as reference_attention
 from tests.kernels.test_attention import scattered
 from tests.models import RealModel
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "qwen2": {},
-    "llama": LLAMA | {"num_heads": 3, "num_kv_heads": 1},
-    "mistral": MISTRAL | {"sliding_window": 9},
-    "qwen3": QWEN3,
-}
+SHAPES: dict[str, dict[str, Any]] = FAMILIES | {"llama": LLAMA | {"num_heads": 3, "num_kv_heads": 1}}
 DTYPES = [torch.float32, torch.bfloat16]
 
 

@@ -13,8 +13,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from engine.config import Rope
 from engine.errors import WeightsError
 from engine.families import dump_config, parse_config
-from engine.rope_scaling import build_rope_scaling, read_rope
-from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, tiny_config
+from engine.rope_config import build_rope_scaling, read_rope
+from tests.engine.tiny import FAMILIES, LLAMA, MISTRAL, QWEN3, tiny_config
 
 LONGROPE = {"rope_type": "longrope", "short_factor": [2.0] * 4, "long_factor": [2.0] * 4, "attention_factor": 1.0}
 
@@ -32,6 +32,7 @@ def test_a_config_survives_the_way_through_json() -> None:
         MISTRAL,
         MISTRAL | {"sliding_window": 7, "head_dim": 16},
         QWEN3 | {"head_dim": 32},
+        *FAMILIES.values(),
     ):
         config = tiny_config(**changes)
         assert parse_config(dump_config(config)) == config
@@ -79,7 +80,10 @@ def test_the_rope_base_is_read_from_where_either_version_of_transformers_writes_
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel is not supported; supported are: Gemma2ForCausalLM, .*, Llama"),
+        (
+            {"architectures": ["GPT2LMHeadModel"]},
+            "GPT2LMHeadModel is not supported; supported are: Gemma2ForCausalLM, .*, Llama",
+        ),
         ({"architectures": None}, "none named"),
         ({"architectures": ["Qwen3NextForCausalLM"]}, "Qwen3NextForCausalLM is not supported: .* linear attention"),
         ({"architectures": ["Qwen3_5MoeForCausalLM"]}, "Qwen3_5MoeForCausalLM is not supported: .* rejected drafts"),
@@ -112,7 +116,10 @@ def test_the_rope_base_is_read_from_where_either_version_of_transformers_writes_
             dump_config(tiny_config(**MISTRAL)) | {"sliding_window": 4, "layer_types": ["full_attention"] * 2},
             "layer_types other than sliding_attention",
         ),
-        (dump_config(tiny_config(**MISTRAL)) | {"attention_bias": True}, "attention_bias. is not supported for Mistral"),
+        (
+            dump_config(tiny_config(**MISTRAL)) | {"attention_bias": True},
+            "attention_bias. is not supported for Mistral",
+        ),
         ({"num_local_experts": 8}, "mixture of experts"),
         ({"num_experts": 8}, "mixture of experts"),
         ({"mlp_bias": True}, "feed-forward"),
@@ -256,7 +263,10 @@ def test_llama_3_1_leaves_quick_waves_alone_and_slows_slow_ones_by_its_factor() 
 def test_the_original_length_is_the_models_own_where_none_is_given() -> None:
     scaling = {key: value for key, value in LLAMA_3_1.items() if not key.startswith("original")}
     raw = rope_config(scaling, max_position_embeddings=64)
-    assert read_rope(raw, 32).divisors == read_rope(rope_config(LLAMA_3_1, original_max_position_embeddings=64), 32).divisors
+    assert (
+        read_rope(raw, 32).divisors
+        == read_rope(rope_config(LLAMA_3_1, original_max_position_embeddings=64), 32).divisors
+    )
 
 
 def test_a_config_without_scaling_has_no_divisors() -> None:
@@ -266,4 +276,4 @@ def test_a_config_without_scaling_has_no_divisors() -> None:
 
 def test_an_unknown_scheme_is_named_with_those_that_are_known() -> None:
     with pytest.raises(WeightsError, match="'ntk' is not supported yet; supported are: default, linear, llama3, yarn"):
-        read_rope(rope_config({"rope_type": "ntk", "factor": 4.0}), 64).divisors
+        read_rope(rope_config({"rope_type": "ntk", "factor": 4.0}), 64)

@@ -21,7 +21,7 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.decoder import Decoder
 from engine.errors import RequestError, WeightsError
-from engine.layers import Adapter, AdapterRows, AdapterSet, ProjectionKind
+from engine.layers import Adapter, AdapterRows, AdapterSet, LayerWeights, ProjectionKind
 from engine.weights import LoraAdapter, Parameters, load, save_folder
 from engine.weights.gguf import GGUFModel
 from tests.engine.test_linear import random_tensor
@@ -369,10 +369,7 @@ def test_a_decoder_with_the_adapter_beside_it_is_the_merged_decoder(fitted: Fitt
     beside = Decoder(_copy(fitted.base))
     plain = logits_of(beside, token_ids)
     rows = AdapterRows.from_sequences([(fitted.adapters[name], len(token_ids))])
-    layers = tuple(
-        _adapt_layer(weights, layer, rows)
-        for layer, weights in enumerate(beside.weights.layers)
-    )
+    layers = tuple(_adapt_layer(weights, layer, rows) for layer, weights in enumerate(beside.weights.layers))
     beside.weights = dataclasses.replace(beside.weights, layers=layers)
     assert relative_error(logits_of(beside, token_ids), merged) < 1e-4
     assert relative_error(plain, merged) > 0.1

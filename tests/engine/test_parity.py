@@ -27,7 +27,7 @@ from engine.types import GenerationRequest
 from engine.weights import Parameters, load, save_folder
 from engine.weights.checkpoint import read_json
 from kernels.attention import can_attend
-from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
+from tests.engine.tiny import FAMILIES, LLAMA, MISTRAL, QWEN3, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
 from tests.models import RealModel, real_model
 
 LOGITS_BOUND = 1e-4
@@ -138,7 +138,13 @@ VARIANTS = {
         | {"layer_types": ["full_attention", "full_attention", "sliding_attention"], "attention_bias": True}
         | {"attn_logit_softcapping": None, "final_logit_softcapping": None, "tie_word_embeddings": False},
     ),
-    "gemma3": ("Gemma3", GEMMA | GEMMA3_ROPE | {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
+    "gemma3": (
+        "Gemma3",
+        GEMMA
+        | GEMMA3_ROPE
+        | {"attn_logit_softcapping": None, "final_logit_softcapping": None}
+        | {"sliding_window_pattern": 2},
+    ),
     "gemma3, caps, other layers": (
         "Gemma3",
         GEMMA | {"layer_types": ["full_attention", "sliding_attention", "full_attention"], "attention_bias": True},
@@ -163,7 +169,7 @@ def tiny_transformers_model(family: str, changes: dict[str, Any]) -> Any:
             "max_position_embeddings": 256,
             "rms_norm_eps": 1e-6,
         }
-        | changes
+        | changes,
     )
     torch.manual_seed(7)
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
@@ -260,7 +266,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "num_experts_per_tok": lambda value: value - 1,
     "query_pre_attn_scalar": lambda value: 2 * value,
     "attn_logit_softcapping": lambda value: 2.0,
-    "rms_norm_eps": lambda value: 0.1,
+    "rms_norm_eps": lambda value: 0.5,
     "sliding_window": lambda value: value - 1,
     "tie_word_embeddings": lambda value: not value,
     "use_bidirectional_attention": lambda _: True,
@@ -272,7 +278,9 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
         ),
         lambda value: value + 2,
     ),
-    **dict.fromkeys(("beta_fast", "beta_slow", "factor", "high_freq_factor", "low_freq_factor"), lambda value: 1.5 * value),
+    **dict.fromkeys(
+        ("beta_fast", "beta_slow", "factor", "high_freq_factor", "low_freq_factor"), lambda value: 1.5 * value
+    ),
     "attention_factor": lambda _: 2.0,
     "original_max_position_embeddings": lambda value: value // 2,
     "partial_rotary_factor": lambda value: value / 2,
@@ -283,7 +291,11 @@ SILENT = {
     *("attention_dropout", "bos_token_id", "dtype", "embd_pdrop", "eos_token_id", "initializer_range", "model_type"),
     *("output_router_logits", "pad_token_id", "pretraining_tp", "resid_pdrop", "router_aux_loss_coef"),
     *("transformers_version", "use_cache"),
-    *("max_window_layers", "_sliding_window_pattern"),  # transformers writes `layer_types`, too
+    *(
+        "max_window_layers",
+        "_sliding_window_pattern",
+        "sliding_window_pattern",
+    ),  # transformers writes `layer_types`, too
 }
 """What is of training or of the tokenizer, and what other fields say."""
 
@@ -350,6 +362,7 @@ def test_each_field_of_a_config_shows(name: str, tmp_path: Path) -> None:
         MISTRAL,
         MISTRAL | {"sliding_window": 3, "head_dim": 16},
         QWEN3 | {"head_dim": 16},
+        *FAMILIES.values(),
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import weakref
 from collections.abc import Callable
@@ -22,24 +23,34 @@ from engine.errors import WeightsError
 from engine.families import dump_config, parse_config
 from engine.layers import DecoderWeights
 from engine.weights import Parameters, load, save_folder
-from engine.weights.gguf import BLOCK_FORMATS, LAYER_NAMES, ROPE_DIVISORS, TOP_NAMES, GGUFModel, _dequantize
-from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, tiny_config, tiny_parameters
+from engine.weights.gguf import (
+    BLOCK_FORMATS,
+    EXPERT_NAMES,
+    LAYER_NAMES,
+    ROPE_DIVISORS,
+    TOP_NAMES,
+    GGUFModel,
+    _dequantize,
+)
+from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, QWEN3_MOE, tiny_config, tiny_parameters
 
 GGUF_NAMES = {
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "llama",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3moe",
 }
 
 TIED_LLAMA = LLAMA | {"tied_embeddings": True}
-FAMILIES = {
+GGUF_MODELS = {
     "qwen2": {},
     "llama, tied": TIED_LLAMA,
     "llama, one KV head": LLAMA | {"num_kv_heads": 1},
     "llama, RoPE scaling": LLAMA | {"rope_divisors": (1.0, 1.5, 8.0, 8.0)},
     "mistral": MISTRAL | {"sliding_window": 7, "head_dim": 16},
     "qwen3": QWEN3 | {"head_dim": 16, "tied_embeddings": True},
+    "qwen3 moe": QWEN3_MOE,
 }
 
 
@@ -52,6 +63,14 @@ def permuted(tensor: Tensor, num_heads: int) -> Tensor:
     """How llama.cpp stores Llama's query and key rows: the halves of each head interleaved."""
     half = tensor.shape[0] // num_heads // 2
     return tensor.reshape(num_heads, 2, half, *tensor.shape[1:]).swapaxes(1, 2).reshape(tensor.shape)
+
+
+def _stack_experts(parameters: Parameters) -> dict[str, Tensor]:
+    """The tensors, those of all experts of a layer as one."""
+    stacked: dict[str, list[Tensor]] = {}
+    for name, tensor in parameters.slots().items():
+        stacked.setdefault(re.sub(r"experts\.\d+\.", "experts.", name), []).append(tensor)
+    return {name: torch.stack(parts) if ".experts." in name else parts[0] for name, parts in stacked.items()}
 
 
 def write_gguf(
@@ -77,14 +96,21 @@ def write_gguf(
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     if config.window is not None:
         writer.add_sliding_window(config.window)
+    if config.experts is not None:
+        writer.add_expert_count(config.experts.num_experts)
+        writer.add_expert_used_count(config.experts.num_used)
+        writer.add_expert_feed_forward_length(config.experts.ffn_size)
     if config.ropes[0].divisors is not None:
         writer.add_tensor(ROPE_DIVISORS, np.array(config.ropes[0].divisors, np.float32))
     extra(writer)
     to_gguf = {hf: name for name, hf in TOP_NAMES.items()}
     parts = {hf: name for name, hf in LAYER_NAMES.items()}
-    for hf_name, tensor in parameters.slots().items():
+    for hf_name, tensor in _stack_experts(parameters).items():
         if hf_name in to_gguf:
             name = to_gguf[hf_name]
+        elif ".experts." in hf_name:
+            _, _, layer, _, _, module, kind = hf_name.split(".")
+            name = f"blk.{layer}.{ {hf: name for name, hf in EXPERT_NAMES.items()}[module] }.{kind}"
         else:
             _, _, layer, *middle, kind = hf_name.split(".")
             name = f"blk.{layer}.{parts['.'.join(middle)]}.{kind}"
@@ -106,9 +132,9 @@ def write_gguf(
     return path
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", GGUF_MODELS)
 def test_a_gguf_file_gives_the_config_and_the_tensors_that_were_written(tmp_path: Path, family: str) -> None:
-    parameters = tiny_parameters(tiny_config(**FAMILIES[family], rms_norm_eps=2.0**-20))
+    parameters = tiny_parameters(tiny_config(**GGUF_MODELS[family], rms_norm_eps=2.0**-20))
     model = GGUFModel(write_gguf(tmp_path / "m.gguf", parameters))
     assert model.config == parameters.config
     assert same(load(model, torch.float32), parameters)

@@ -21,9 +21,10 @@ from kernels.attention import (
     cpu,
     decode_attention,
 )
-from kernels.attention.cpu import make_causal_mask, sdpa_attention
+from kernels.attention.fused import few_query_attention, sdpa_attention
 from kernels.attention.native import attend as attend_by_kernel
 from kernels.attention.native import can_attend
+from kernels.attention.runs import make_causal_mask
 from tests.kernels.devices import CPU
 from tests.kernels.naive import attend_with_mask, naive_causal_attention
 
@@ -33,7 +34,7 @@ from tests.kernels.naive import attend_with_mask, naive_causal_attention
 BOUND = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 6e-3}
 """Of the error relative to float32's result; the last two are a few roundings of the dtype."""
 
-Attend = Callable[[Tensor, Sequence[Run], Scratch, int | None], Tensor]
+Attend = Callable[..., Tensor]
 
 
 class PoisonedScratch(Scratch):
@@ -62,13 +63,16 @@ def check(
     dtype: torch.dtype,
     cuts: Sequence[int] = (),
     attend: Attend = cpu.block_attention,
+    scale: float | None = None,
+    cap: float | None = None,
 ) -> None:
     num_kv_heads, group, head_dim = heads
     query = torch.randn(num_tokens, num_kv_heads * group, head_dim).to(dtype)
     keys, values = torch.randn(2, seq_len, num_kv_heads, head_dim).to(dtype)
-    actual = attend(query, scattered(keys, values, cuts), PoisonedScratch(), window)
+    more = (scale,) if attend is few_query_attention else (scale, cap)
+    actual = attend(query, scattered(keys, values, cuts), PoisonedScratch(), window, *more)
     expected = naive_causal_attention(
-        query.float(), keys.transpose(0, 1).float(), values.transpose(0, 1).float(), window
+        query.float(), keys.transpose(0, 1).float(), values.transpose(0, 1).float(), window, scale, cap
     )
     error = float((actual.float() - expected).norm() / expected.norm())
     assert actual.dtype == dtype
@@ -76,7 +80,7 @@ def check(
     assert error < BOUND[dtype], f"error {error:.2g}"
 
 
-WAYS: list[Attend] = [causal_attention, cpu.block_attention, cpu.few_query_attention]
+WAYS: list[Attend] = [causal_attention, cpu.block_attention, few_query_attention]
 
 
 @settings(max_examples=200)
@@ -88,7 +92,10 @@ def test_equals_the_reference(data: st.DataObject, dtype: torch.dtype, attend: A
     heads = data.draw(st.sampled_from([(1, 1, 8), (2, 7, 64), (3, 3, 64), (1, 6, 128), (4, 1, 16)]))
     window = data.draw(st.none() | st.integers(1, seq_len + 3))
     cuts = data.draw(st.lists(st.integers(1, seq_len - 1), max_size=3)) if seq_len > 1 else []
-    check(num_tokens, seq_len, heads, window, dtype, cuts, attend)
+    scale, cap = data.draw(st.sampled_from([None, 0.2])), data.draw(st.sampled_from([None, None, 1.5]))
+    check(
+        num_tokens, seq_len, heads, window, dtype, cuts, attend, scale, None if attend is few_query_attention else cap
+    )
 
 
 @pytest.mark.parametrize("window", [None, 7, 130])
@@ -191,19 +198,21 @@ def test_the_kernel_equals_the_reference_and_a_token_alone_has_the_same_bits(
     query = torch.randn(len(positions), num_kv_heads * group, width).to(dtype)
     keys, values = torch.randn(2, end, num_kv_heads, width).bfloat16()
     runs = in_pages(keys, values, cuts, by_head)
-    actual = attend_by_kernel(query, positions, runs, end, window)
+    scoring = data.draw(st.sampled_from([None, 0.2])), data.draw(st.sampled_from([None, 1.5]))
+    actual = attend_by_kernel(query, positions, runs, end, window, *scoring)
     mask = make_causal_mask(end, end, CPU, window)[positions]
     wide, wide_keys, wide_values = query.double(), keys.double().transpose(0, 1), values.double().transpose(0, 1)
-    expected = attend_with_mask(wide, wide_keys, wide_values, mask)
+    expected = attend_with_mask(wide, wide_keys, wide_values, mask, *scoring)
     # Few numbers may all be near zero, where values cancel each other; the roundings of the shares do not.
-    scale = expected if actual.numel() >= 64 else attend_with_mask(wide, wide_keys, wide_values.abs(), mask)
+    scale = expected if actual.numel() >= 64 else attend_with_mask(wide, wide_keys, wide_values.abs(), mask, *scoring)
     error = float((actual.double() - expected).norm() / scale.norm())
     assert (actual.dtype, actual.shape) == (dtype, query.shape)
     assert error < BOUND[dtype], f"error {error:.2g}"
     row = data.draw(st.integers(0, len(positions) - 1))
     first = 0 if window is None else max(0, positions[row] + 1 - window)
     seen = slice(first, positions[row] + 1)
-    alone = attend_by_kernel(query[row, None], [positions[row]], [(keys[seen], values[seen])], seen.stop, window)
+    own = [(keys[seen], values[seen])]
+    alone = attend_by_kernel(query[row, None], [positions[row]], own, seen.stop, window, *scoring)
     assert torch.equal(alone[0], actual[row]), "whatever is beside it, wherever its keys lie, and if a window cuts them"
 
 
@@ -247,11 +256,11 @@ def test_sequences_attended_to_together_have_the_bits_of_each_alone(dtype: torch
     query = torch.randn(ends[-1], 6, 16).to(dtype)
     table = RunTable(slots, first_positions, ranges, [each for own in positions for each in own])
     table.point_at(*pool)
-    found = attend_sequences(query, table, 2, window)
+    found = attend_sequences(query, table, 2, window, 0.3, 2.0)
     for own, at, each, first in zip(positions, ranges, slots, first_positions, strict=True):
         runs = [(pool[0, start:end], pool[1, start:end]) for start, end in each]
         last = first + sum(end - start for start, end in each)
-        assert torch.equal(found[slice(*at)], attend_by_kernel(query[slice(*at)], own, runs, last, window))
+        assert torch.equal(found[slice(*at)], attend_by_kernel(query[slice(*at)], own, runs, last, window, 0.3, 2.0))
     assert found.isfinite().all()
 
 
@@ -347,6 +356,9 @@ def test_with_a_window_the_keys_before_it_need_not_be_given(
     first_key = max(0, keys.shape[1] - len(query) + 1 - window)
     keys, values = keys[:, first_key:], values[:, first_key:]
     assert error_ratio(sdpa_attention(query, keys, values, window), expected) < bound
+    for scoring in ((0.2, None), (None, 1.5), (0.2, 1.5)):
+        expected = naive_causal_attention(query.double(), keys.double(), values.double(), window, *scoring)
+        assert error_ratio(sdpa_attention(query, keys, values, window, *scoring), expected) < bound
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.bfloat16, 6e-3)])
@@ -382,7 +394,7 @@ def test_many_keys(num_tokens: int, window: int | None, dtype: torch.dtype) -> N
     """The fused kernel goes by 32 rows and 512 keys: several of both, and parts of them, with hidden keys in some."""
     torch.manual_seed(num_tokens)
     for seq_len in (512, 1500):
-        check(num_tokens, seq_len, (2, 7, 64), window, dtype, (100,), cpu.few_query_attention)
+        check(num_tokens, seq_len, (2, 7, 64), window, dtype, (100,), few_query_attention)
 
 
 def test_one_bias_serves_all_lengths_and_none_serves_two_windows() -> None:
@@ -409,7 +421,7 @@ def test_few_tokens_go_to_the_fused_kernel(
 ) -> None:
     """With 7 heads to a KV head; one token always does."""
     taken = []
-    monkeypatch.setattr(cpu, "few_query_attention", lambda *_: taken.append(True))
+    monkeypatch.setattr(attention, "few_query_attention", lambda *_: taken.append(True))
     monkeypatch.setattr(cpu, "block_attention", lambda *_: taken.append(False))
     keys = torch.empty(1, 2, 8).expand(seq_len, 2, 8)
     attention.causal_attention(torch.empty(num_tokens, 14, 8), [(keys, keys)], Scratch())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.attention import Run, Scratch, attention_at_positions, causal_attention, cpu
-from kernels.attention.cpu import Block, make_causal_mask
+from kernels.attention import Run, attention_at_positions, causal_attention, cpu
+from kernels.attention.cpu import Block
+from kernels.attention.fused import sdpa_attention_at_positions
+from kernels.attention.runs import make_causal_mask
 from tests.kernels.naive import naive_attention_at_positions as reference_attention
 from tests.kernels.test_attention import BOUND, PoisonedScratch
 from tests.kernels.test_attention import scattered as in_runs
@@ -34,14 +37,16 @@ def check(
     heads: tuple[int, int, int] = (2, 7, 64),
     dtype: torch.dtype = torch.float32,
     cuts: Sequence[int] = (),
+    scoring: tuple[int | None, float | None, float | None] = (None, None, None),
 ) -> None:
     """Of float64's result; all memory that a query does not own or see may be NaN behind the last position."""
     query, keys, values = make_inputs(len(positions), seq_len, heads, dtype)
     at = torch.tensor(positions)
-    expected = reference_attention(query.double(), at, *(part.double().transpose(0, 1) for part in (keys, values)))
+    wide = (part.double().transpose(0, 1) for part in (keys, values))
+    expected = reference_attention(query.double(), at, *wide, *scoring)
     for part in (keys, values):
         part[positions[-1] + 1 :] = torch.nan
-    actual = attention_at_positions(query, at, in_runs(keys, values, cuts), PoisonedScratch())
+    actual = attention_at_positions(query, at, in_runs(keys, values, cuts), PoisonedScratch(), *scoring)
     assert actual.dtype == dtype
     assert actual.is_contiguous()
     error = float((actual.double() - expected).norm() / expected.norm())
@@ -65,7 +70,10 @@ def test_any_positions(data: st.DataObject, dtype: torch.dtype, seed: int) -> No
     seq_len = data.draw(st.integers(1, 300))
     positions = sorted(data.draw(st.sets(st.integers(0, seq_len - 1), min_size=1, max_size=70)))
     cuts = data.draw(st.lists(st.integers(1, seq_len - 1), max_size=3)) if seq_len > 1 else []
-    check(positions, seq_len, data.draw(st.sampled_from(HEADS)), dtype, cuts)
+    scoring = data.draw(
+        st.tuples(st.none() | st.integers(1, seq_len + 3), st.sampled_from([None, 0.2]), st.sampled_from([None, 1.5]))
+    )
+    check(positions, seq_len, data.draw(st.sampled_from(HEADS)), dtype, cuts, scoring)
 
 
 @pytest.mark.parametrize("heads", [(2, 7, 64), (2, 6, 128)])
@@ -115,7 +123,7 @@ def test_neighbours_in_blocks_of_positions_get_the_bits_of_blocks_without(dtype:
 def test_a_mask_aligned_to_the_bottom_right_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one of a causal pass: wrong wherever the tokens are no neighbours."""
 
-    def planted(scores: Tensor, block: Block, positions: Tensor) -> None:
+    def planted(scores: Tensor, block: Block, positions: Tensor, window: int | None) -> None:
         mask = make_causal_mask(scores.shape[1], scores.shape[3], scores.device)
         scores.masked_fill_(~mask[None, :, None, :], float("-inf"))
 
@@ -158,9 +166,9 @@ def test_a_few_neighbours_go_to_the_fused_kernel(monkeypatch: pytest.MonkeyPatch
     """Each run of them alone, unless there are many."""
     real, taken = cpu.few_query_attention, []
 
-    def spy(query: Tensor, runs: Sequence[Run], scratch: Scratch, window: int | None = None) -> Tensor:
+    def spy(query: Tensor, runs: Sequence[Run], *more: Any) -> Tensor:
         taken.append((len(query), sum(len(keys) for keys, _ in runs)))
-        return real(query, runs, scratch, window)
+        return real(query, runs, *more)
 
     monkeypatch.setattr(cpu, "few_query_attention", spy)
     torch.manual_seed(3)
@@ -177,4 +185,7 @@ def test_the_fused_kernel_of_other_devices(heads: tuple[int, int, int]) -> None:
     query, keys, values = make_inputs(4, 50, heads, torch.float32)
     keys, values, positions = keys.transpose(0, 1), values.transpose(0, 1), torch.tensor([0, 7, 8, 41])
     expected = reference_attention(query, positions, keys, values)
-    torch.testing.assert_close(cpu.sdpa_attention_at_positions(query, positions, keys, values), expected)
+    torch.testing.assert_close(sdpa_attention_at_positions(query, positions, keys, values), expected)
+    scoring = 6, 0.2, 1.5
+    expected = reference_attention(query, positions, keys, values, *scoring)
+    torch.testing.assert_close(sdpa_attention_at_positions(query, positions, keys, values, *scoring), expected)

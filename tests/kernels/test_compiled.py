@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(is_interpreting(), reason="compiles, which the i
 SHARED_BYTES = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024}
 """What a block may take, by compute capability: A100, L4 and RTX 4090, H100 and H200."""
 
-TYPES = {"levels": "*fp32", "scale": "fp32"}
+TYPES = {"levels": "*fp32", "scale": "fp32", "cap": "fp32"}
 PLAIN = {"num_seqs", "num_tokens", "least_chunk", "num_chunks", "num_rows"}
 """Numbers that are not known to be multiples of 16."""
 
@@ -46,7 +46,7 @@ def compiled(
     signature, attributes = {}, {}
     for at, name in enumerate(kernel.arg_names):
         signature[name] = "constexpr" if name in constants else types.get(name, TYPES.get(name, "i32"))
-        if name not in constants and name not in PLAIN and name != "scale":
+        if name not in constants and name not in PLAIN and name not in ("scale", "cap"):
             attributes[(at,)] = [["tt.divisibility", 16]]
     source = triton.compiler.ASTSource(kernel, signature, constexprs=constants, attrs=attributes)
     found = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
@@ -64,6 +64,7 @@ def attend(shape: Shape, variant: Variant, capability: int, dtype: str = "bf16")
         "HEAD_DIM": shape["head_dim"],
         "PAGE_SIZE": shape["page_size"],
         "WINDOW": shape["window"],
+        "CAPS": bool(shape.get("caps")),
         "ROWS": variant["rows"],
         "KEYS": variant["keys"],
         "IS_CUT": variant["splits"] > 1,
@@ -293,7 +294,7 @@ def test_norms_and_gates_move_16_bytes_at_once(capability: int) -> None:
     assert (norm.count(WIDE_LOAD), norm.count("st.global.v4.b32")) == (3, 2)
     heads = ptx(rms_norm_kernel, {"SIZE": 128, "BLOCK_SIZE": 128, "ROWS": 16, "ADDS": False}, capability, 8)
     assert (heads.count(WIDE_LOAD), heads.count("st.global.v4.b32")) == (2, 1)
-    gate = ptx(swiglu_kernel, {"BLOCK": 1024}, capability)
+    gate = ptx(swiglu_kernel, {"BLOCK": 1024, "IS_GELU": False}, capability)
     assert (gate.count(WIDE_LOAD), gate.count("st.global.v4.b32")) == (2, 1)
 
 

@@ -66,7 +66,15 @@ def places_seen(batch: PagedBatch, row: int, window: int | None) -> list[int]:
     return sorted(seen)
 
 
-def by_loop(query: Tensor, pool_keys: Tensor, pool_values: Tensor, batch: PagedBatch, window: int | None) -> Tensor:
+def by_loop(
+    query: Tensor,
+    pool_keys: Tensor,
+    pool_values: Tensor,
+    batch: PagedBatch,
+    window: int | None,
+    scale: float | None,
+    cap: float | None,
+) -> Tensor:
     """Each row and head by itself, in float64."""
     out = torch.full(query.shape, torch.nan, dtype=torch.float64)
     group = query.shape[1] // pool_keys.shape[1]
@@ -77,7 +85,9 @@ def by_loop(query: Tensor, pool_keys: Tensor, pool_values: Tensor, batch: PagedB
             slots = [int(own[page]) * batch.page_size + slot for page, slot in pages]
             for head in range(query.shape[1] if slots else 0):
                 keys, values = (pool[slots, head // group].double() for pool in (pool_keys, pool_values))
-                scores = [float(query[row, head].double() @ key) / math.sqrt(query.shape[2]) for key in keys]
+                factor = 1.0 / math.sqrt(query.shape[2]) if scale is None else scale
+                scores = [float(query[row, head].double() @ key) * factor for key in keys]
+                scores = scores if cap is None else [cap * math.tanh(score / cap) for score in scores]
                 shares = [math.exp(score - max(scores)) for score in scores]
                 found = sum(share * value for share, value in zip(shares, values, strict=True))
                 out[row, head] = found / sum(shares)
@@ -88,6 +98,7 @@ REFERENCE_SHAPES: tuple[dict[str, int], ...] = (
     ONE,
     ONE | {"num_seqs": 3, "num_rows": 9, "uneven": 3, "num_kv_heads": 2},
     ONE | {"num_rows": 7, "places": 3, "window": 6},
+    ONE | {"num_rows": 7, "caps": 1},
 )
 
 

@@ -169,7 +169,7 @@ def test_keys_do_not_drift_over_fifty_turns(smollm2: RealModel, smollm2_decoder:
             assert len(whole.slots) > 100
             assert whole.generation == 0, "what is placed is not entered anew"
             slots, at = torch.from_numpy(whole.slots), slice(whole.start, whole.end)
-            cos, sin = turns.model.get_rotations(torch.arange(whole.start, whole.end))
+            ((cos, sin),) = turns.model.get_rotations(torch.arange(whole.start, whole.end)).values()
             for layer in range(turns.model.config.num_layers):
                 expected = _rotated(store.store.keys[layer][slots], cos, sin)
                 torch.testing.assert_close(own[layer][at].to(torch.float64), expected, atol=1e-5, rtol=1e-5)

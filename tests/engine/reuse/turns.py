@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.core import EngineCore
 from engine.contiguous_cache import CacheView
+from engine.core import EngineCore
 from engine.decoder import Batch, Decoder
 from engine.engine_config import EngineConfig
 from engine.layers import AdapterRows
@@ -106,9 +106,10 @@ def run_slowly(
     for position, token_id in enumerate(token_ids):
         if placed is not None and position in placed:
             kept.append(placed[position])
-            cos, sin = model.get_rotations(torch.tensor([position]))
+            rotations = model.get_rotations(torch.tensor([position]))
             for layer, cache in enumerate(caches):
-                cache.append(0, apply_rope(kept[-1].keys[layer], cos, sin), kept[-1].values[layer])
+                rotation = rotations[model.config.layers[layer].rope]
+                cache.append(0, apply_rope(kept[-1].keys[layer], *rotation), kept[-1].values[layer])
             continue
         kept.append(Kept())
         batch = Batch(

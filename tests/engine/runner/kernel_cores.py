@@ -14,17 +14,11 @@ from engine.core import EngineCore
 from engine.decoder import Decoder
 from engine.runner.cuda_graphs import Work
 from engine.runner.cuda_runner import KernelRunner
-from tests.engine.cores import WINDOW, make_core
-from tests.engine.tiny import MISTRAL, QWEN3, tiny_decoder
+from tests.engine.cores import make_core
+from tests.engine.tiny import FAMILIES, tiny_decoder
 
 HEAD_DIM = 16
 """The kernels take no smaller one."""
-
-FAMILIES: dict[str, dict[str, Any]] = {
-    "qwen2": {},
-    "qwen3": QWEN3,
-    "mistral": MISTRAL | {"sliding_window": WINDOW},
-}
 
 
 @cache

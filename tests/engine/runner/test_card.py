@@ -19,8 +19,8 @@ from engine.types import GenerationRequest, GenerationResult, Reuse
 from engine.weights import Parameters
 from kernels.accept import AcceptOutput
 from tests.engine.cores import PROMPT, Oracle, RandomDraft, drain, run_one
-from tests.engine.runner.kernel_cores import FAMILIES, HEAD_DIM
-from tests.engine.tiny import MISTRAL, QWEN3, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
+from tests.engine.runner.kernel_cores import HEAD_DIM
+from tests.engine.tiny import FAMILIES, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
 from tests.kernels.devices import ON_CARD, set_sync_mode
 
 pytestmark = ON_CARD
@@ -144,9 +144,9 @@ def test_a_pass_waits_for_the_card_once() -> None:
     assert [each.token_ids for each in found] == [each.token_ids for each in expected]
 
 
-@pytest.mark.parametrize("family", [{}, QWEN3, MISTRAL | {"sliding_window": 9}])
-def test_the_card_gives_what_the_cpu_gives(family: dict[str, object]) -> None:
-    config = tiny_config(**family)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_card_gives_what_the_cpu_gives(family: str) -> None:
+    config = tiny_config(**FAMILIES[family])
     on_cpu = tiny_parameters(config)
     on_card = Parameters(config, torch.float32, "cuda", on_cpu.slots().__getitem__)
     texts = []

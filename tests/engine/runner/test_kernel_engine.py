@@ -29,10 +29,10 @@ from kernels.accept import AcceptOutput
 from tests.engine.cores import PROMPT, Collected, Oracle, RandomDraft, alone, drain, make_core, run_one, same
 from tests.engine.reuse.test_kv_reuse import check_kept
 from tests.engine.reuse.turns import edited, random_ids, reusing_core, run
-from tests.engine.runner.kernel_cores import FAMILIES, HEAD_DIM, by_kernels, kernel_core, kernel_model, with_graphs
+from tests.engine.runner.kernel_cores import HEAD_DIM, by_kernels, kernel_core, kernel_model, with_graphs
 from tests.engine.test_core import workloads
 from tests.engine.test_lora import write_adapter
-from tests.engine.tiny import VOCAB_SIZE, tiny_config, tiny_decoder, tiny_parameters
+from tests.engine.tiny import FAMILIES, VOCAB_SIZE, tiny_config, tiny_decoder, tiny_parameters
 
 REQUEST = GenerationRequest(prompt=PROMPT, max_new_tokens=40)
 
@@ -67,10 +67,12 @@ def test_passes_of_a_card_give_what_torch_gives_under_any_load(
 
 
 @pytest.mark.parametrize("graphs", [False, True])
-@pytest.mark.parametrize("mode", ["fast", "turbo"])
-def test_what_is_taken_over_and_recomputed_is_what_torch_makes_of_it(mode: Any, graphs: bool) -> None:
+@pytest.mark.parametrize(
+    ("mode", "family"), [("fast", "qwen2"), *(("turbo", name) for name in FAMILIES if name != "mistral")]
+)
+def test_what_is_taken_over_and_recomputed_is_what_torch_makes_of_it(mode: Any, family: str, graphs: bool) -> None:
     """Rows that are no neighbours, and KV that is kept for later, padding's not."""
-    model, random = kernel_model(), Random(3)
+    model, random = kernel_model(family), Random(3)
     plain = reusing_core(model)
     with by_kernels():
         core = reusing_core(model)

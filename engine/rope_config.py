@@ -27,7 +27,9 @@ def read_rope(raw: Mapping[str, Any], rotary_dim: int) -> Rope:
 
 def read_rotary_dim(raw: Mapping[str, Any], head_dim: int) -> int:
     """Return how many numbers of a head are rotated."""
-    return int(head_dim * float(raw.get("partial_rotary_factor") or _parameters(raw).get("partial_rotary_factor") or 1.0))
+    return int(
+        head_dim * float(raw.get("partial_rotary_factor") or _parameters(raw).get("partial_rotary_factor") or 1.0)
+    )
 
 
 def _read_theta(raw: Mapping[str, Any]) -> float:
