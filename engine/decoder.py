@@ -247,7 +247,7 @@ class StoreOps(LayerOps):
         config, kv, ranges, scratch = self.config, self.kv, self.batch.ranges, self._scratch
         scoring = window, config.attention_scale, config.attention_cap
         if len(ranges) == 1 and not self._scattered:
-            return causal_attention(query, kv.runs(kv_layer, 0), scratch, *scoring, end=self._ends[0])
+            return causal_attention(query, kv.runs(kv_layer, 0), scratch, *scoring, self._ends[0])
         if self._table is not None:
             kv.point_at(self._table, kv_layer)
             return attend_sequences(query, self._table, config.num_kv_heads, *scoring)
@@ -262,7 +262,7 @@ class StoreOps(LayerOps):
             if at in self._scattered:
                 out[first:last] = attention_at_positions(own, self._scattered[at], runs, scratch, *scoring)
             elif at not in singles:
-                out[first:last] = causal_attention(own, runs, scratch, *scoring, end=self._ends[at])
+                out[first:last] = causal_attention(own, runs, scratch, *scoring, self._ends[at])
         return out
 
 

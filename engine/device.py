@@ -18,6 +18,9 @@ from engine.errors import DeviceError, DeviceLost
 
 NAMES = re.compile(r"cpu|mps|cuda(:\d+)?")
 
+CGROUP = Path("/sys/fs/cgroup")
+"""Of this process, in a container."""
+
 ON_THE_CPU = "or leave the device out to run on the CPU"
 
 
@@ -45,6 +48,22 @@ def resolve_device(name: str) -> torch.device:
     if index >= count:
         raise DeviceError(f"device {name!r} cannot be had; there are {count} cards, the last is cuda:{count - 1}")
     return torch.device("cuda", index)
+
+
+def get_free_bytes(device: torch.device) -> int | None:
+    """Return the memory that a card or this process may still have; None where the system does not tell it."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type != "cpu":
+        return None
+    free = []
+    with suppress(OSError, ValueError, KeyError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")))
+    with suppress(OSError, ValueError):  # of a container; "max" is no number
+        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        free.append(limit - used)
+    return min(free, default=None)
 
 
 def use_device(device: torch.device) -> AbstractContextManager[object]:

@@ -4,6 +4,7 @@ EngineError
 ├── DeviceError             this machine has no such device
 ├── DeviceLost              the card answers nothing any more; only a new process can use it
 ├── WeightsError            a model file cannot be read, or its architecture is not supported
+│   └── NotEnoughMemory     its weights do not fit into memory
 ├── RequestError            a request that cannot be served (too long, invalid sampling values)
 │   └── DoesNotFit          the prompt, or prompt and answer, exceed the context or the KV pool
 ├── QueueFull               too many requests are waiting; try again later
@@ -32,6 +33,10 @@ class DeviceLost(EngineError):
 
 class WeightsError(EngineError):
     """The model's files are damaged, incomplete or of an unsupported kind; the message says which and what to do."""
+
+
+class NotEnoughMemory(WeightsError):
+    """The model's weights do not fit into memory; the message says how much they take."""
 
 
 class RequestError(EngineError):

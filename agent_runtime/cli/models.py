@@ -17,13 +17,14 @@ from agent_runtime.config.sources import make_model_settings
 from agent_runtime.errors import BadRequest
 from agent_runtime.models import config
 from agent_runtime.models.added import AddedModel, find_added, list_added, remove_added, save_added
-from agent_runtime.models.config import CatalogueEntry, ModelSettings, parse_sources
+from agent_runtime.models.config import CatalogueEntry, HubModel, ModelSettings, parse_sources
 from agent_runtime.models.download import pull
+from agent_runtime.models.hub_folder import describe_memory, pull_folder, verify_folder
 from agent_runtime.models.progress import Progress, make_progress
 from agent_runtime.models.sources import make_sources
 from agent_runtime.models.store import (
     ModelStore,
-    ensure_verified,
+    get_folder_state,
     remove_copy,
     remove_damaged_copy,
     remove_model,
@@ -50,7 +51,8 @@ SOURCE = Annotated[
 def list_command(as_json: JSON = False) -> None:
     """List the models, and which of them are downloaded."""
     store = _open_store()
-    rows = [_describe_entry(entry, store) for entry in config.CATALOGUE]
+    entries: list[CatalogueEntry | HubModel] = [*config.CATALOGUE, *config.HUB_MODELS]
+    rows = [_describe_entry(entry, store) for entry in entries]
     added = [{"name": one.name, "state": "added", "path": one.path} for one in list_added(store.root)]
     if as_json:
         typer.echo(json.dumps({"models": rows + added}))
@@ -66,15 +68,20 @@ def list_command(as_json: JSON = False) -> None:
 @print_faults_as_json
 def pull_command(name: NAME, source: SOURCE = None, as_json: JSON = False) -> None:
     """Download a model, or the rest of it, and check it."""
-    entry, settings = config.find_entry(name), _read_settings()
+    entry, settings = _find_entry(name), _read_settings()
+    store, progress = ModelStore(settings.cache_dir), _open_progress()
     names = parse_sources(",".join(source), field="--source") if source else settings.sources
     try:
-        pulled = pull(entry, ModelStore(settings.cache_dir), make_sources(names), _open_progress())
+        if isinstance(entry, HubModel):
+            progress.report(describe_memory(entry))
+            pulled = pull_folder(entry, store, progress)
+        else:
+            pulled = pull(entry, store, make_sources(names), progress)
     except KeyboardInterrupt:
         typer.echo(f"stopped; `hunk models pull {name}` continues from here", err=True)
         raise typer.Exit(INTERRUPTED) from None
     answer = {"fetched_bytes": pulled.fetched_bytes, "sources": list(pulled.sources)}
-    _print_entry(entry, ModelStore(settings.cache_dir), as_json, **answer)
+    _print_entry(entry, store, as_json, **answer)
 
 
 @models.command("path")
@@ -85,8 +92,8 @@ def path_command(name: NAME, as_json: JSON = False) -> None:
     if (added := find_added(name, store.root)) is not None:
         typer.echo(json.dumps(asdict(added)) if as_json else added.path)
         return
-    entry = config.find_entry(name)
-    ensure_verified(entry, store, _open_progress())
+    entry = _find_entry(name)
+    resolve(name, store, _open_progress())
     _print_entry(entry, store, as_json)
 
 
@@ -94,9 +101,12 @@ def path_command(name: NAME, as_json: JSON = False) -> None:
 @print_faults_as_json
 def verify_command(name: NAME, as_json: JSON = False) -> None:
     """Compare the hash of a pulled model's file with the catalogue; a damaged converted copy is removed."""
-    entry, store = config.find_entry(name), _open_store()
+    entry, store = _find_entry(name), _open_store()
     progress = _open_progress()
-    verify(entry, store, progress)
+    if isinstance(entry, HubModel):
+        verify_folder(entry, store, progress)
+    else:
+        verify(entry, store, progress)
     if remove_damaged_copy(resolve(name, store), _read_settings().cache_dir):
         progress.report(f"the converted copy of {name} was damaged and is removed; the next start makes a new one")
     _print_entry(entry, store, as_json)
@@ -130,7 +140,7 @@ def remove_command(name: NAME, as_json: JSON = False) -> None:
     store = _open_store()
     added = find_added(name, store.root)
     if added is None:
-        freed = remove_model(config.find_entry(name), store)
+        freed = remove_model(_find_entry(name), store)
     else:
         remove_added(name, store.root)
         path = Path(added.path)
@@ -151,19 +161,24 @@ def _open_progress() -> Progress:
     return make_progress(Console(stderr=True))
 
 
-def _describe_entry(entry: CatalogueEntry, store: ModelStore) -> dict[str, Any]:
-    return {
+def _find_entry(name: str) -> CatalogueEntry | HubModel:
+    """Return a model of the catalogue; raises UnknownModel."""
+    return config.find_hub_model(name) or config.find_entry(name)
+
+
+def _describe_entry(entry: CatalogueEntry | HubModel, store: ModelStore) -> dict[str, Any]:
+    row = {
         "name": entry.name,
         "title": entry.title,
         "use": entry.use,
         "licence": entry.licence,
         "num_bytes": entry.num_bytes,
-        "sha256": entry.sha256,
-        "state": store.state(entry),
-        "path": str(store.path(entry)),
     }
+    if isinstance(entry, HubModel):
+        return row | {"state": get_folder_state(entry, store), "path": str(store.folder(entry))}
+    return row | {"sha256": entry.sha256, "state": store.state(entry), "path": str(store.path(entry))}
 
 
-def _print_entry(entry: CatalogueEntry, store: ModelStore, as_json: bool, **more: Any) -> None:
+def _print_entry(entry: CatalogueEntry | HubModel, store: ModelStore, as_json: bool, **more: Any) -> None:
     row = _describe_entry(entry, store) | more
     typer.echo(json.dumps(row) if as_json else row["path"])

@@ -40,7 +40,7 @@ CONFIG = Annotated[
 
 def complete_model(incomplete: str) -> list[str]:
     """Return the catalogue's names that begin with `incomplete`, for the shell."""
-    return [entry.name for entry in config.CATALOGUE if entry.name.startswith(incomplete)]
+    return [name for name in config.list_names() if name.startswith(incomplete)]
 
 
 def add_settings(command: Command) -> Callable[[Callable[..., Result]], Callable[..., Result]]:

@@ -44,7 +44,7 @@ def save_added(model: AddedModel, cache_dir: Path) -> None:
     """Add a model, in place of one with its name; raises BadRequest if the name cannot be had."""
     if not NAME.fullmatch(model.name):
         raise BadRequest(f"{model.name!r} is no name: use letters, digits, dots, dashes and underscores", field="name")
-    if model.name == config.NO_MODEL or any(entry.name == model.name for entry in config.CATALOGUE):
+    if model.name == config.NO_MODEL or model.name in config.list_names():
         raise BadRequest(f"the name {model.name!r} is taken; choose another with --name", field="name")
     _change(cache_dir, model.name, replace(model, path=str(Path(model.path).absolute())))
 

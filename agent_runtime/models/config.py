@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from string import hexdigits
-from typing import Literal
+from typing import Any, Literal
 
 import platformdirs
 
@@ -259,6 +259,65 @@ CATALOGUE: tuple[CatalogueEntry, ...] = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class HubModel:
+    """One model that is a folder of safetensors on the hub, of 16-bit weights. num_bytes: of the weights. shape: its
+    `config.json`, as far as the memory that it takes depends on it.
+    """
+
+    name: str
+    title: str
+    use: str
+    licence: str
+    hub_repo: str
+    num_bytes: int
+    shape: Mapping[str, Any]
+    prompt_form: str = DEFAULT.name
+
+    def __post_init__(self) -> None:
+        find_form(self.prompt_form)
+
+
+HUB_MODELS: tuple[HubModel, ...] = (
+    HubModel(
+        name="qwen3-coder-30b-a3b",
+        title="Qwen3-Coder-30B-A3B-Instruct, bf16",
+        use="a card of 80 GB; not tried here",
+        licence="Apache-2.0",
+        hub_repo="Qwen/Qwen3-Coder-30B-A3B-Instruct",
+        num_bytes=61_064_245_248,
+        shape={
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "hidden_size": 2048,
+            "num_hidden_layers": 48,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 4,
+            "head_dim": 128,
+            "intermediate_size": 5472,
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 768,
+            "norm_topk_prob": True,
+            "vocab_size": 151_936,
+            "max_position_embeddings": 262_144,
+            "rope_theta": 1e7,
+            "rms_norm_eps": 1e-6,
+            "tie_word_embeddings": False,
+        },
+    ),
+)
+
+
+def find_hub_model(name: str) -> HubModel | None:
+    """Return the hub model of this name, None if there is none."""
+    return next((model for model in HUB_MODELS if model.name == name), None)
+
+
+def list_names() -> list[str]:
+    """Return the names of all models of the catalogue."""
+    return [*(entry.name for entry in CATALOGUE), *(model.name for model in HUB_MODELS)]
+
+
 def find_entry(name: str) -> CatalogueEntry:
     """Return the entry of a model; raises UnknownModel with the nearest name, or with all names if none is near."""
     for entry in CATALOGUE:
@@ -274,6 +333,7 @@ def get_session_reuse(name: str) -> ReuseName:
 
 def suggest_names(name: str) -> str:
     """Suggest the nearest catalogue name, or list all names if none is near."""
-    names = [entry.name for entry in CATALOGUE]
-    nearest = find_nearest(name.lower(), names, by_prefix=True)
+    pinned, names = [entry.name for entry in CATALOGUE], list_names()
+    slip = name.lower()
+    nearest = find_nearest(slip, pinned, by_prefix=True) or find_nearest(slip, names, by_prefix=True)
     return f"did you mean {nearest!r}?" if nearest else f"the catalogue has {', '.join(names)}"

@@ -27,12 +27,15 @@ from agent_runtime.models.store import (
 from agent_runtime.models.tokenizer import TokenizerBundle, read_folder_tokenizer, read_gguf_tokenizer
 from agent_runtime.prompt.forms import find_form
 from engine.decoder import Decoder
+from engine.device import get_free_bytes
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
-from engine.errors import EngineError, WeightsError
-from engine.precision import DtypeChoice, QuantizeChoice, choose_precision, load_or_measure_products
+from engine.errors import EngineError, NotEnoughMemory, WeightsError
+from engine.precision import DtypeChoice, Precision, QuantizeChoice, choose_precision, load_or_measure_products
 from engine.weights import LoraAdapter, Parameters, load, save_folder
+from engine.weights.checkpoint import read_config
 from engine.weights.gguf import GGUFModel
+from engine.weights.memory import check_memory
 from repo_cache.errors import TokenizerError
 
 LOG = logging.getLogger("hunk.models")
@@ -69,8 +72,8 @@ def load_model(
     `dtype` and `quantize` are resolved by `choose_precision`. A GGUF file is dequantised once, and a bf16 copy is kept
     under `cache_dir`. In another dtype, or with an `adapter` (folder of a LoRA, merged before rounding), it is
     dequantised every time. Weights and KV are on `device`. Raises CorruptModel if the files are damaged or of an
-    unsupported kind, ModelUnavailable if there is no memory for the KV, BadRequest if the KV would be smaller than a
-    page.
+    unsupported kind, ModelUnavailable if there is no memory for the weights or the KV, BadRequest if the KV would be
+    smaller than a page.
     """
     started = time.perf_counter()
     form = find_form(files.prompt_form)
@@ -79,14 +82,16 @@ def load_model(
         get_times = partial(load_or_measure_products, cache_dir / "pass-times")
         precision = choose_precision(dtype, quantize, device, get_times)
         if files.kind == "safetensors":
-            parameters, text = _load_folder(files.path, precision.stored, lora, device)
+            parameters, text = _load_folder(files.path, precision, lora, device)
         elif precision.stored == torch.bfloat16 and lora is None:
-            parameters, text = _load_through_copy(files, cache_dir, device)
+            parameters, text = _load_through_copy(files, cache_dir, precision, device)
         else:
-            parameters, text = _load_gguf(files.path, precision.stored, lora, device)
+            parameters, text = _load_gguf(files.path, precision, lora, device)
         decoder = Decoder(parameters, precision.quantize, precision.activations, precision.reason)
         if precision.stored == torch.float16:
             check_range(decoder, text.tokenizer.encode(PROBE))
+    except NotEnoughMemory as error:
+        raise ModelUnavailable(f"model {files.name} cannot be loaded: {error}") from error
     except (WeightsError, TokenizerError) as error:
         raise CorruptModel(f"model {files.name} cannot be loaded: {error}") from error
     engine = _make_engine(files.name, decoder, text, limits or EngineConfig())
@@ -127,7 +132,9 @@ def _make_engine(name: str, decoder: Decoder, text: TokenizerBundle, limits: Eng
         raise BadRequest(f"model {name} cannot be loaded: {error}; raise --kv-gib", field="kv_gib") from error
 
 
-def _load_through_copy(files: ModelFiles, cache_dir: Path, device: torch.device) -> tuple[Parameters, TokenizerBundle]:
+def _load_through_copy(
+    files: ModelFiles, cache_dir: Path, precision: Precision, device: torch.device
+) -> tuple[Parameters, TokenizerBundle]:
     """Load the bf16 copy of a GGUF file, or make it.
 
     Raises CorruptModel if the file is not the catalogue's: a copy of it would stay when the file is replaced.
@@ -136,8 +143,10 @@ def _load_through_copy(files: ModelFiles, cache_dir: Path, device: torch.device)
     if place.is_dir():
         try:
             if is_sealed(place, files, key):
-                return _load_folder(place, torch.bfloat16, None, device)
+                return _load_folder(place, precision, None, device)
             LOG.warning("the converted copy of %s is not as it was made, and is made anew", files.name)
+        except NotEnoughMemory:
+            raise
         except (WeightsError, TokenizerError, CorruptModel):
             pass
         shutil.rmtree(place, ignore_errors=True)  # a damaged copy costs a conversion, not the start
@@ -152,20 +161,21 @@ def _load_through_copy(files: ModelFiles, cache_dir: Path, device: torch.device)
         )
 
     seal = partial(seal_copy, source=files.path, source_sha256=source_sha256, key=key)
-    return _load_gguf(files.path, torch.bfloat16, None, device, keep_at=place, seal=seal)
+    return _load_gguf(files.path, precision, None, device, keep_at=place, seal=seal)
 
 
 def _load_folder(
-    folder: Path, dtype: torch.dtype, lora: LoraAdapter | None, device: torch.device
+    folder: Path, precision: Precision, lora: LoraAdapter | None, device: torch.device
 ) -> tuple[Parameters, TokenizerBundle]:
-    parameters = load(folder, dtype, lora, device)
+    check_memory(read_config(folder), precision.stored, precision.quantize, device)
+    parameters = load(folder, precision.stored, lora, device)
     tokenizer, metadata = read_folder_tokenizer(folder)
     return parameters, metadata.to_bundle(tokenizer)
 
 
 def _load_gguf(
     path: Path,
-    dtype: torch.dtype,
+    precision: Precision,
     lora: LoraAdapter | None,
     device: torch.device,
     *,
@@ -173,8 +183,9 @@ def _load_gguf(
     seal: Callable[[Path], None] = lambda _: None,
 ) -> tuple[Parameters, TokenizerBundle]:
     model = GGUFModel(path)
+    check_memory(model.config, precision.stored, precision.quantize, device)
     tokenizer, metadata = read_gguf_tokenizer(model)
-    parameters = load(model, dtype, lora, device)
+    parameters = load(model, precision.stored, lora, device)
 
     def write(folder: Path) -> None:
         save_folder(parameters, folder)
@@ -187,6 +198,7 @@ def _load_gguf(
         )
         seal(folder)
 
-    if keep_at is not None:
+    free = get_free_bytes(device)
+    if keep_at is not None and (free is None or parameters.num_bytes < free):  # it is written in one piece
         save_copy(keep_at, parameters.num_bytes, write)
     return parameters, metadata.to_bundle(tokenizer)

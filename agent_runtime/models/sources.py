@@ -133,11 +133,11 @@ class HubSource:
         """Download from the hub; raises what `Source.fetch` raises."""
         if entry.hub_repo is None:
             raise SourceError(f"does not carry {entry.name}")
-        url, headers = self._locate(entry.hub_repo, entry.file_name)
+        url, headers = self.locate(entry.hub_repo, entry.file_name)
         # `identity`: a compressed answer could not be continued at a byte of the file.
         headers |= {"Range": f"bytes={partial.size}-", "Accept-Encoding": "identity"}
         with (
-            _translate_errors(),
+            translate_http_errors(),
             httpx.stream("GET", url, headers=headers, timeout=TIMEOUT, follow_redirects=True) as answer,
         ):
             num_skip = _check_response(answer, partial)
@@ -149,7 +149,7 @@ class HubSource:
         if partial.num_missing_bytes:
             raise SourceError(f"the connection ended {partial.num_missing_bytes:,} bytes too early")
 
-    def _locate(self, repo: str, file_name: str) -> tuple[str, dict[str, str]]:
+    def locate(self, repo: str, file_name: str) -> tuple[str, dict[str, str]]:
         # Imported late: a fifth of a second that only a pull from the hub should pay, not every `hunk` command.
         from huggingface_hub import constants, get_token, hf_hub_url
 
@@ -161,7 +161,8 @@ class HubSource:
 
 
 @contextmanager
-def _translate_errors() -> Iterator[None]:
+def translate_http_errors() -> Iterator[None]:
+    """Raise SourceError for what httpx raises."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:

@@ -23,18 +23,18 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b, file_digest, sha256
 from hmac import compare_digest
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from agent_runtime.errors import CorruptModel, ModelUnavailable, UnknownModel
 from agent_runtime.files import write_temporary
 from agent_runtime.models import config
 from agent_runtime.models.added import find_added
-from agent_runtime.models.config import CatalogueEntry
+from agent_runtime.models.config import CatalogueEntry, HubModel
 from agent_runtime.models.progress import Progress, SilentProgress
 from agent_runtime.prompt.forms import DEFAULT
 from repo_cache.files import make_private, make_private_file
@@ -50,7 +50,7 @@ class ModelStore:
 
     root: Path
 
-    def folder(self, entry: CatalogueEntry) -> Path:
+    def folder(self, entry: CatalogueEntry | HubModel) -> Path:
         """Return the model's own folder."""
         return self.root / "models" / entry.name
 
@@ -167,6 +167,8 @@ def resolve(name_or_path: str, store: ModelStore, progress: Progress | None = No
     if any(entry.name == name_or_path for entry in config.CATALOGUE):
         entry = config.find_entry(name_or_path)
         return ModelFiles("gguf", ensure_verified(entry, store, progress), entry.name, entry.sha256, entry.prompt_form)
+    if (model := config.find_hub_model(name_or_path)) is not None:
+        return find_folder(model, store)
     if (added := find_added(name_or_path, store.root)) is not None:
         found = _resolve_path(Path(added.path))
         if found is None:
@@ -232,6 +234,43 @@ def _find_missing_weights(folder: Path) -> list[str]:
         return [name for name in shards if not (folder / name).is_file()]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptModel(f"{index} is not an index of safetensors files ({error!r})") from error
+
+
+RECORD = "files.json"
+"""In the folder of a model of the hub: what was checked of its files."""
+
+
+def get_folder_state(model: HubModel, store: ModelStore) -> DownloadState:
+    """Return the state of a model; `verified` if all files have the sizes that were checked. Hashes nothing."""
+    folder = store.folder(model)
+    record = read_record(folder)
+    if not record:
+        return "partial" if folder.is_dir() else "absent"
+    return "partial" if _list_wrong_sizes(folder, record) else "verified"
+
+
+def find_folder(model: HubModel, store: ModelStore) -> ModelFiles:
+    """Return the files of a pulled model; raises ModelUnavailable where some are missing."""
+    if get_folder_state(model, store) != "verified":
+        raise ModelUnavailable(f"{model.name} is not on this machine: run `hunk models pull {model.name}`")
+    return ModelFiles("safetensors", store.folder(model), model.name, prompt_form=model.prompt_form)
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """Return the size and the SHA-256 of each file that a pull has checked, by its name; nothing before that."""
+    try:
+        record = json.loads((folder / RECORD).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _list_wrong_sizes(folder: Path, record: dict[str, Any]) -> Sequence[str]:
+    return [
+        name
+        for name, known in record.items()
+        if not (folder / name).is_file() or (folder / name).stat().st_size != known.get("num_bytes")
+    ]
 
 
 KEY_BYTES = 32
@@ -337,10 +376,10 @@ def remove_damaged_copy(files: ModelFiles, cache_dir: Path) -> bool:
     return True
 
 
-def remove_model(entry: CatalogueEntry, store: ModelStore) -> int:
+def remove_model(entry: CatalogueEntry | HubModel, store: ModelStore) -> int:
     """Remove a pulled model, an interrupted pull of it, and its converted copy; return the bytes that this frees."""
     folder, freed = store.folder(entry), 0
-    if store.path(entry).is_file():
+    if isinstance(entry, CatalogueEntry) and store.path(entry).is_file():
         freed += remove_copy(ModelFiles("gguf", store.path(entry), entry.name, entry.sha256), store.root)
     freed += _remove_folder(folder)
     return freed

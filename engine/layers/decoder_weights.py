@@ -29,6 +29,7 @@ from engine.layers.linear import (
     has_fp8_products,
     is_blocked_faster,
 )
+from engine.weights.memory import check_memory
 from engine.weights.parameters import LayerParameters, Parameters
 from kernels.accept import TILE
 
@@ -244,7 +245,8 @@ class DecoderWeights:
         WeightsError if memory runs out, or if the device has no products for `quantize`.
         """
         config, dtype = parameters.config, activations or parameters.dtype
-        _check_memory(parameters, quantize)
+        device, held = parameters.embedding.device, parameters.embedding.nbytes
+        check_memory(config, parameters.dtype, quantize, device, held)
         store, store_head = _choose_stores(parameters, quantize, dtype)
         layers = (LayerWeights.from_parameters(layer, config, store, dtype) for layer in parameters.take_layers())
         return cls(
@@ -275,25 +277,6 @@ class DecoderWeights:
     def num_bytes(self) -> int:
         """Bytes of the projections and the LM head: what a pass over one row reads, norms and KV excluded."""
         return sum(layer.num_bytes for layer in self.layers) + self.lm_head.num_bytes
-
-
-BYTES_OF_WEIGHT = {"int8": 1.0, "int4": 0.6, "fp8": 1.0}
-"""Bytes of a quantised weight, its share of scales and of the LM head included."""
-
-
-def _check_memory(parameters: Parameters, quantize: Quantization | None) -> None:
-    """Raise WeightsError if there is no memory for the stored weights: the system may refuse only the whole, and end
-    the process later.
-    """
-    num_bytes = parameters.num_bytes
-    if quantize is not None:
-        num_bytes = int(BYTES_OF_WEIGHT[quantize] * num_bytes / parameters.dtype.itemsize)
-    try:
-        torch.empty(num_bytes, dtype=torch.uint8, device=parameters.device)
-    except RuntimeError as error:  # torch.OutOfMemoryError is one
-        raise WeightsError(
-            f"there is no memory for {num_bytes / 1e9:.1f} GB of weights; take a smaller model"
-        ) from error
 
 
 def _choose_stores(

@@ -41,7 +41,6 @@ def causal_attention(
     window: int | None = None,
     scale: float | None = None,
     cap: float | None = None,
-    *,
     end: int | None = None,
 ) -> Tensor:
     """Attend from the last tokens of a sequence to the whole sequence.

@@ -273,18 +273,18 @@ def test_a_fault_in_the_middle_of_a_pass_leaves_the_engine_right(
     monkeypatch: pytest.MonkeyPatch, fault_at: int
 ) -> None:
     engine, calls = tiny_engine(), 0
-    swiglu = LayerOps.swiglu
+    activate = LayerOps.activate
 
     def faulty(self: LayerOps, gate_up: Tensor) -> Tensor:
         nonlocal calls
         calls += 1
         if calls == fault_at:
             raise Broken
-        return swiglu(self, gate_up)
+        return activate(self, gate_up)
 
     request = GenerationRequest(prompt=PROMPT, max_new_tokens=20)
     with monkeypatch.context() as patch:
-        patch.setattr(LayerOps, "swiglu", faulty)
+        patch.setattr(LayerOps, "activate", faulty)
         with pytest.raises(EngineFault, match="Broken") as caught:
             engine.run(request, MergeDraft(merges=[], original=PROMPT))
     assert isinstance(caught.value.__cause__, Broken)

@@ -273,7 +273,7 @@ def test_a_dry_run_counts_every_ops_variants_anywhere(capsys: pytest.CaptureFixt
     ("arguments", "message"),
     [
         (["nope"], "there is no op 'nope'"),
-        (["swiglu", "--shapes", "rows=3"], "'rows=3' is no size of swiglu: write NAME=NUMBER, of ffn_size, is_gelu, num"),
+        (["swiglu", "--shapes", "rows=3"], "'rows=3' is no size of swiglu: write NAME=NUMBER, of ffn_size, is_gelu"),
         (["swiglu", "--shapes", "num_tokens=x"], "'num_tokens=x' is no size"),
         (["swiglu", "--shapes", ""], "'' is no size"),
     ],

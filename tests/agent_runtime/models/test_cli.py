@@ -18,6 +18,7 @@ from tests.agent_runtime.models.conftest import CDN_PATH, CONTENT, ENTRY, FileSe
 @pytest.fixture(autouse=True)
 def tiny_catalogue(store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "CATALOGUE", (ENTRY,))
+    monkeypatch.setattr(config, "HUB_MODELS", ())
     monkeypatch.setenv("HUNK_CACHE", str(store.root))
 
 

@@ -205,7 +205,7 @@ def test_a_mask_of_another_shape_is_seen(
     assert apart() > 10 * right + 0.01
 
 
-def _bottom_right(query: Tensor, positions: Tensor, runs: Sequence[tuple[Tensor, Tensor]], scratch: object) -> Tensor:
+def _bottom_right(query: Tensor, positions: Tensor, runs: Sequence[tuple[Tensor, Tensor]], *_: object) -> Tensor:
     keys, values = (torch.cat(parts)[: int(positions[-1]) + 1] for parts in zip(*runs, strict=True))
     num_queries, num_keys = len(query), len(keys)
     mask = torch.ones(num_queries, num_keys, dtype=torch.bool).tril(num_keys - num_queries)
