@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -87,6 +88,10 @@ CONTROL, USER_DEFINED = 3, 4
 """Token types of GGUF's `tokenizer.ggml.token_type` that are matched as a whole."""
 
 
+BLANK = "\u2581"
+"""Stands for a blank in the pieces of SentencePiece (Kudo and Richardson 2018, arXiv 1808.06226)."""
+
+
 @dataclass(frozen=True, slots=True)
 class GGUFVocabulary:
     """The byte-level BPE of a GGUF file: `tokenizer.ggml.{tokens,token_type,merges,pre}`."""
@@ -105,6 +110,7 @@ class BPETokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        """`tokenizer`: byte-level, or with BLANK for a blank and tokens for single bytes (as Gemma's)."""
         if isinstance(tokenizer.normalizer, normalizers.NFC):
             tokenizer.normalizer = None  # it rewrites decomposed characters; files must be decoded unchanged
         tokenizer.no_truncation()  # a `tokenizer.json` may ask for it
@@ -116,26 +122,30 @@ class BPETokenizer:
         """Of all that decides which ids a text has, the library's version too; 16 bytes."""
         self._plain = Tokenizer.from_str(description)
         self._plain.encode_special_tokens = True
-        self._token_bytes = _list_token_bytes(tokenizer)
+        self._has_blanks = _falls_back_to_bytes(tokenizer)
+        self._token_bytes = _list_piece_bytes(tokenizer) if self._has_blanks else _list_token_bytes(tokenizer)
         self.safe_cuts = _find_safe_cuts(tokenizer)
         """Where a text may be cut and its parts encoded apart; None where nothing is proven of the pre-tokenizer."""
         self._word_cache = WordCache(self.safe_cuts, self._encode_each) if self.safe_cuts is not None else None
         self._token_lens = np.array([len(token) for token in self._token_bytes], np.uint32)
         self._missing_bytes = bytes({*range(256)} - {token[0] for token in self._token_bytes if len(token) == 1})
         added = [token for token in tokenizer.get_added_tokens_decoder().values() if not token.special]
+        if self._has_blanks:
+            added = [token for token in added if BLANK not in token.content]
         probe = PROBE + "".join(f" {token.content} " for token in added)  # an added token may consume blanks around it
         if self.decode(self.encode(probe)) != probe:
             raise TokenizerError("the tokenizer changes text (prefix blank or normaliser); files would be damaged")
 
     @classmethod
     def from_file(cls, path: Path) -> BPETokenizer:
-        """Read a `tokenizer.json`. Raises TokenizerError if it is damaged or not byte-level BPE."""
+        """Read a `tokenizer.json`. Raises TokenizerError if it is damaged, or changes the bytes of a text."""
         try:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception for every fault
             raise TokenizerError(f"cannot read {path}: {error}") from error
-        if not isinstance(tokenizer.model, models.BPE) or not isinstance(tokenizer.decoder, decoders.ByteLevel):
-            raise TokenizerError(f"{path} is not a byte-level BPE tokenizer; only those are supported")
+        is_known = isinstance(tokenizer.decoder, decoders.ByteLevel) or _falls_back_to_bytes(tokenizer)
+        if not isinstance(tokenizer.model, models.BPE) or not is_known:
+            raise TokenizerError(f"{path} is not a BPE tokenizer that keeps every byte; only those are supported")
         return cls(tokenizer)
 
     @classmethod
@@ -181,7 +191,11 @@ class BPETokenizer:
         return arrays
 
     def find_missing_byte(self, data: bytes) -> int | None:
-        """Return a byte of the text for which the vocabulary has no token; None if the text can be encoded."""
+        """Return a byte of the text for which the vocabulary has no token, or BLANK's first where that stands for a
+        blank; None if the text can be encoded.
+        """
+        if self._has_blanks and BLANK.encode() in data:
+            return BLANK.encode()[0]
         if len(data.translate(None, self._missing_bytes)) == len(data):  # fast, and nearly always true
             return None
         return min(set(self._missing_bytes).intersection(data))
@@ -222,7 +236,7 @@ class BPETokenizer:
         return [encoding.ids for encoding in self._plain.encode_batch_fast(texts, add_special_tokens=False)]
 
     def _check_bytes(self, text: str) -> None:
-        missing = self.find_missing_byte(text.encode()) if self._missing_bytes else None
+        missing = self.find_missing_byte(text.encode()) if self._missing_bytes or self._has_blanks else None
         if missing is not None:
             raise TokenizerError(f"the model's vocabulary has no token for the byte 0x{missing:02x} of the text")
 
@@ -241,6 +255,32 @@ def _list_token_bytes(tokenizer: Tokenizer) -> list[bytes]:
         return [bytes_of(number) for number in range(max(by_id, default=-1) + 1)]
     except KeyError as error:
         raise TokenizerError(f"the vocabulary is not byte-level: it holds the character {error.args[0]!r}") from None
+
+
+def _falls_back_to_bytes(tokenizer: Tokenizer) -> bool:
+    """Return whether a tokenizer writes blanks as BLANK, adds none before a text, and has tokens for single bytes."""
+    if not isinstance(tokenizer.model, models.BPE) or not tokenizer.model.byte_fallback:
+        return False
+    normalizer = json.loads(tokenizer.to_str())["normalizer"]
+    return bool(normalizer == {"type": "Replace", "pattern": {"String": " "}, "content": BLANK})
+
+
+BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
+
+
+def _list_piece_bytes(tokenizer: Tokenizer) -> list[bytes]:
+    """Return the bytes of each id of a tokenizer that falls back to bytes."""
+    added = tokenizer.get_added_tokens_decoder()
+    by_id = {number: token for token, number in tokenizer.get_vocab(with_added_tokens=True).items()}
+
+    def bytes_of(number: int) -> bytes:
+        piece = by_id.get(number, "")
+        if number in added and added[number].special:
+            return piece.encode()
+        byte = BYTE_TOKEN.fullmatch(piece)
+        return bytes([int(byte[1], 16)]) if byte else piece.replace(BLANK, " ").encode()
+
+    return [bytes_of(number) for number in range(max(by_id, default=-1) + 1)]
 
 
 def _find_safe_cuts(tokenizer: Tokenizer) -> SafeCuts | None:

@@ -18,7 +18,7 @@ from repo_cache.tokenizer import BPETokenizer, GGUFVocabulary
 if TYPE_CHECKING:  # imports torch, which takes a second
     from engine.weights.gguf import GGUFModel
 
-TURN_ENDS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>")
+TURN_ENDS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>", "<end_of_turn>", "<|end|>")
 """Control tokens that end a turn in the supported families, whether or not the metadata name them."""
 
 

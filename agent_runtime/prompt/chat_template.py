@@ -54,12 +54,20 @@ class ChatTemplate:
         return partial(ChatTemplate, **self._tokens), (self._source,)
 
     def render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> str:
-        """Render `messages` ({"role", "content"} each) as a prompt for the assistant's turn."""
+        """Render `messages` ({"role", "content"} each) as a prompt for the assistant's turn.
+
+        Where the template refuses a system message (Gemma 2), its text goes before that of the first question.
+        """
+        render = partial(self._template.render, add_generation_prompt=add_generation_prompt, tools=None, **self._tokens)
         try:
             with _limit_time():
-                return self._template.render(
-                    messages=messages, add_generation_prompt=add_generation_prompt, tools=None, **self._tokens
-                )
+                try:
+                    return render(messages=messages)
+                except _RefusedByTemplate:
+                    if len(messages) < 2 or messages[0]["role"] != "system":
+                        raise
+                    first = f"{messages[0]['content']}\n\n{messages[1]['content']}"
+                    return render(messages=[{**messages[1], "content": first}, *messages[2:]])
         except Exception as error:  # a template is a program of somebody else's: it may divide by zero
             raise CorruptModel(f"the model's chat template cannot be rendered: {error}") from error
 
@@ -112,8 +120,12 @@ def _tojson(value: Any, indent: int | None = None) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
+class _RefusedByTemplate(jinja2.TemplateError):
+    """What a template raises by itself."""
+
+
 def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
+    raise _RefusedByTemplate(message)
 
 
 _GAP = re.compile("\ue0f0(\\d+)\ue0f1")
