@@ -23,7 +23,10 @@ from engine.weights import Parameters, save_folder
 from tests.engine.tiny import FAMILIES, tiny_config, tiny_parameters
 from tests.repo_cache.test_piece_tokenizer import write_tokenizer
 
-CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "<|im_start|>assistant\n"
+)
 GEMMA = (
     "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
     "{% for m in messages %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content }}"
@@ -131,4 +134,3 @@ def test_a_model_without_memory_for_it_is_refused_with_what_it_takes(
     settings = ModelSettings.from_env(os.environ | {"HUNK_CACHE": str(tmp_path / "cache")})
     with pytest.raises(ModelUnavailable, match=r"cannot be loaded: there is no memory for 0\.0 GB of weights"):
         open_model(str(tmp_path), settings, LoadOptions(context=256))
-    assert torch.get_num_threads() > 0
