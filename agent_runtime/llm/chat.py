@@ -29,7 +29,7 @@ def encode_prompt(text: TokenizerBundle, messages: Sequence[ChatMessage]) -> tup
         raise BadRequest("there are no messages; send one at least", field="messages")
     roles = [message.role for message in messages]
     try:
-        pieces = render_frame(text.template, roles)
+        pieces = render_frame(text.template, roles, folds_system=False)
     except CorruptModel as error:
         raise BadRequest(
             f"the model's chat template does not take messages of these roles in this order ({', '.join(roles)}): "

@@ -53,10 +53,17 @@ class ChatTemplate:
         """Pickle as source text."""
         return partial(ChatTemplate, **self._tokens), (self._source,)
 
-    def render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        add_generation_prompt: bool = True,
+        folds_system: bool = True,
+    ) -> str:
         """Render `messages` ({"role", "content"} each) as a prompt for the assistant's turn.
 
-        Where the template refuses a system message (Gemma 2), its text goes before that of the first question.
+        folds_system: where the template refuses a system message (Gemma 2), its text goes before that of the first
+        question.
         """
         render = partial(self._template.render, add_generation_prompt=add_generation_prompt, tools=None, **self._tokens)
         try:
@@ -64,7 +71,7 @@ class ChatTemplate:
                 try:
                     return render(messages=messages)
                 except _RefusedByTemplate:
-                    if len(messages) < 2 or messages[0]["role"] != "system":
+                    if not folds_system or len(messages) < 2 or messages[0]["role"] != "system":
                         raise
                     first = f"{messages[0]['content']}\n\n{messages[1]['content']}"
                     return render(messages=[{**messages[1], "content": first}, *messages[2:]])
@@ -131,14 +138,14 @@ def _raise_exception(message: str) -> NoReturn:
 _GAP = re.compile("\ue0f0(\\d+)\ue0f1")
 
 
-def render_frame(template: ChatTemplate, roles: Sequence[str]) -> list[str]:
+def render_frame(template: ChatTemplate, roles: Sequence[str], *, folds_system: bool = True) -> list[str]:
     """Return the text before each message and after the last one: one more than there are roles.
 
     No message goes through the template. Raises CorruptModel if the template omits or repeats a message, or does not
     know a role.
     """
     messages = [{"role": role, "content": f"\ue0f0{number}\ue0f1"} for number, role in enumerate(roles)]
-    pieces = _GAP.split(template.render(messages))
+    pieces = _GAP.split(template.render(messages, folds_system=folds_system))
     if pieces[1::2] != [str(number) for number in range(len(roles))]:
         raise CorruptModel("the model's chat template does not show every message once and in order")
     return pieces[::2]

@@ -159,9 +159,7 @@ class LayerWeights:
 
     attention_norm: Tensor | None  # [hidden_size], as all norms in float32
     qkv: Projection  # hidden_size -> (num_heads + 2 * num_kv_heads) * head_dim
-    head_norms: tuple[
-        Tensor, ...
-    ]  # of queries and keys: [num_heads + num_kv_heads, head_dim], or one for all heads each
+    head_norms: tuple[Tensor, ...]  # one [num_heads + num_kv_heads, head_dim], or one of queries and one of keys
     attention_out: Projection  # num_heads * head_dim -> hidden_size
     attention_out_norm: Tensor | None  # [hidden_size]
     ffn_norm: Tensor | None  # [hidden_size]
