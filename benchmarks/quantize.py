@@ -1,10 +1,11 @@
-"""Measure quality and speed of quantised weights: `python -m benchmarks.quantize --model M [--json OUT]`.
+"""Measure quality and speed of quantised weights and KV: `python -m benchmarks.quantize --model M [--json OUT]`.
 
 All schemes run in one process on the same texts, in turns with weights as they are (`none`). Quality is of every next
 token in the first `--tokens` tokens of each text: the Kullback-Leibler divergence of the quantised model's distribution
 from that of weights as they are (in nats), how often the likeliest token is the same, and the perplexity. The texts are
 modules of Python's standard library, which lie on every machine; `--text` gives others. Speed is of forward passes over
-1 to 512 tokens after a prefix of 256: the least time of several, of `none` divided by the scheme's.
+1 to 512 tokens after a prefix of 256: the least time of several, of `none` divided by the scheme's. The last scheme is
+what KV in int8 would be without powers of two that share out large biases of keys.
 """
 
 from __future__ import annotations
@@ -22,13 +23,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agent_runtime.models.config import DEFAULT_MODEL, LoadOptions, ModelSettings, Quantize
+from agent_runtime.models.config import DEFAULT_MODEL, LoadOptions, ModelSettings
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.wiring import open_model
 from benchmarks.harness import describe_machine, make_parser, render_rows, write_json
 from engine.decoder import Decoder
 
-SCHEMES: tuple[Quantize, ...] = ("none", "int8", "int4")
+SCHEMES: dict[str, dict[str, Any]] = {
+    "none": {"quantize": "none"},
+    "int8": {"quantize": "int8"},
+    "int4": {"quantize": "int4"},
+    "int8 KV": {"quantize": "none", "kv_dtype": "int8"},
+    "int8 KV, biases as they are": {"quantize": "none", "kv_dtype": "int8"},
+}
 TEXTS = tuple(Path(str(module.__file__)) for module in (heapq, textwrap, shlex))
 LOGIT_ROWS = 64
 """Positions whose logits are held at a time."""
@@ -136,8 +143,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _load(name: str, scheme: Quantize) -> LoadedModel:
-    return open_model(name, ModelSettings.from_env(os.environ), LoadOptions(context=256, quantize=scheme))
+def _load(name: str, scheme: str) -> LoadedModel:
+    loaded = open_model(name, ModelSettings.from_env(os.environ), LoadOptions(context=256, **SCHEMES[scheme]))
+    for layer in loaded.engine.model.weights.layers if scheme.endswith("as they are") else ():
+        if layer.key_scales is not None:
+            layer.key_scales.fill_(1.0)
+    return loaded
 
 
 def _rows(

@@ -103,6 +103,10 @@ class InvariantOps(StoreOps):
         out = query.new_zeros(self._num_rows, *query.shape[1:])
         for each in self._neighbours:
             runs = self.kv.runs(kv_layer, each.at)
+            runs = [
+                (self.kv_format.decode(keys, torch.float32), self.kv_format.decode(values, torch.float32))
+                for keys, values in runs
+            ]
             if each.is_part:
                 runs = truncate_runs(runs, each.end)
             out[each.rows] = invariant_attention(query[each.rows], runs, each.end, *scoring)

@@ -193,6 +193,10 @@ class ModelConfig:
         """Return the number of the keys and values that a layer attends to."""
         return layer if self.kv_of_layer is None else self.kv_of_layer[layer]
 
+    def find_computing_layer(self, kv_layer: int) -> int:
+        """Return the layer that computes these keys and values."""
+        return kv_layer if self.kv_of_layer is None else self.kv_of_layer.index(kv_layer)
+
     def get_kv_layers(self, rope: Rope) -> list[int]:
         """Return the numbers of the keys and values whose keys are rotated so."""
         own = [layer for layer, spec in enumerate(self.layers) if spec.rope == rope and self.computes_kv(layer)]

@@ -14,8 +14,8 @@ from kernels.attention import Run, RunTable
 class KVCache:
     """One layer's keys and values for up to `max_batch_size` sequences of up to `max_seq_len` tokens.
 
-    `keys` and `values` are [max_batch_size, num_kv_heads, max_seq_len, head_dim]; in slot b the tokens [0,
-    `lengths[b]`) are valid, and the rest is never read.
+    `keys` and `values` are [max_batch_size, num_kv_heads, max_seq_len, head_dim] (or wider: `KVFormat`); in slot b the
+    tokens [0, `lengths[b]`) are valid, and the rest is never read.
     """
 
     def __init__(

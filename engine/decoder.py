@@ -209,9 +209,9 @@ class StoreOps(LayerOps):
         self.kv = kv
         self.rotations = decoder.get_rotations(batch.positions)
         self._scratch = scratch
-        self._kv_dtype = decoder.weights.kv_dtype
+        self.kv_format = decoder.weights.kv_format
         self._has_kernel = decoder.weights.device.type == "cpu" and can_attend(
-            decoder.weights.dtype, self._kv_dtype, decoder.config.head_dim
+            decoder.weights.dtype, self.kv_format.dtype, decoder.config.head_dim
         )
         positions: list[int] = batch.positions.tolist() if self._has_kernel else []  # a card is not waited for
         self._ends = [positions[last - 1] + 1 if self._has_kernel else None for _, last in batch.ranges]
@@ -225,11 +225,16 @@ class StoreOps(LayerOps):
         """As `LayerOps.attend`."""
         spec, kv_layer = self.config.layers[index], self.config.get_kv_layer(index)
         query, keys, values, keys_before_rope = self.split_heads(layer, heads, *self.rotations[spec.rope])
+        scales = layer.key_scales if self.kv_format.is_int8 else None
+        if scales is not None:
+            query = query * scales.repeat_interleave(query.shape[1] // len(scales), dim=0).to(query.dtype)
         if self.config.computes_kv(index):
-            values = values.to(self._kv_dtype)
-            self.kv.write(kv_layer, keys.to(self._kv_dtype), values)
+            values = self.kv_format.encode(values)
+            self.kv.write(kv_layer, self.kv_format.encode(keys if scales is None else keys / scales), values)
             if self.batch.recorder is not None:
-                self.batch.recorder.write(kv_layer, keys_before_rope.to(self._kv_dtype), values)
+                if self.kv_format.is_int8 and layer.key_bias is not None:
+                    keys_before_rope = keys_before_rope - layer.key_bias
+                self.batch.recorder.write(kv_layer, self.kv_format.encode(keys_before_rope), values)
         return self.attend_sequences(kv_layer, spec.window, query)
 
     def split_heads(
@@ -242,12 +247,22 @@ class StoreOps(LayerOps):
         rotated = apply_rope(before_rope, cos, sin)
         return rotated[:, :num_heads], rotated[:, num_heads:], values, before_rope[:, num_heads:]
 
+    def get_runs(self, kv_layer: int, at: int) -> Sequence[Run]:
+        """Return what sequence `at` attends to, in numbers where no kernel reads int8."""
+        runs = self.kv.runs(kv_layer, at)
+        if not self.kv_format.is_int8 or self._has_kernel:
+            return runs
+        return [
+            (self.kv_format.decode(keys, self.kv_format.numbers), self.kv_format.decode(values, self.kv_format.numbers))
+            for keys, values in runs
+        ]
+
     def attend_sequences(self, kv_layer: int, window: int | None, query: Tensor) -> Tensor:
         """Return the attention output of each token, [num_tokens, num_heads, head_dim], over its own sequence."""
         config, kv, ranges, scratch = self.config, self.kv, self.batch.ranges, self._scratch
         scoring = window, config.attention_scale, config.attention_cap
         if len(ranges) == 1 and not self._scattered:
-            return causal_attention(query, kv.runs(kv_layer, 0), scratch, *scoring, self._ends[0])
+            return causal_attention(query, self.get_runs(kv_layer, 0), scratch, *scoring, self._ends[0])
         if self._table is not None:
             kv.point_at(self._table, kv_layer)
             return attend_sequences(query, self._table, config.num_kv_heads, *scoring)
@@ -258,7 +273,7 @@ class StoreOps(LayerOps):
             rows = [ranges[at][0] for at in singles]
             out[rows] = decode_attention(query[rows], *kv.gather(kv_layer), config.attention_scale)
         for at, (first, last) in enumerate(ranges):
-            own, runs = query[first:last], () if at in singles else kv.runs(kv_layer, at)
+            own, runs = query[first:last], () if at in singles else self.get_runs(kv_layer, at)
             if at in self._scattered:
                 out[first:last] = attention_at_positions(own, self._scattered[at], runs, scratch, *scoring)
             elif at not in singles:
@@ -278,13 +293,16 @@ class Decoder:
         quantize: Quantization | None = None,
         activations: torch.dtype | None = None,
         reason: str = "as asked",
+        *,
+        kv_int8: bool = False,
     ) -> None:
         """Takes the layers out of `parameters`; raises WeightsError if there is no memory to pack them.
 
         `activations` is their dtype, if it is not that of the parameters. `reason` says why this precision was chosen.
+        kv_int8: keys and values are stored in int8, which is for CPUs.
         """
-        self.precision = Precision(parameters.dtype, activations or parameters.dtype, quantize, reason)
-        self.weights = DecoderWeights.from_parameters(parameters, quantize, activations)
+        self.precision = Precision(parameters.dtype, activations or parameters.dtype, quantize, reason, kv_int8)
+        self.weights = DecoderWeights.from_parameters(parameters, quantize, activations, kv_int8=kv_int8)
         self.fingerprint = compute_fingerprint(parameters, self.precision)
         self.config = config = self.weights.config
         self._tables = {
@@ -310,7 +328,7 @@ class Decoder:
             max_seq_len,
             config.num_kv_layers,
             config.num_kv_heads,
-            config.head_dim,
+            weights.kv_format.get_width(config.head_dim),
             weights.device,
             weights.kv_dtype,
         )

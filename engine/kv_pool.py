@@ -12,7 +12,7 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.errors import EngineError
 from engine.kv_cache import PageCopy
-from kernels.attention import Run, RunTable
+from kernels.attention import KVFormat, Run, RunTable
 from kernels.op import runs_triton, upload
 from kernels.span_placement import move_layers
 
@@ -25,7 +25,8 @@ much."""
 
 
 class KVPool:
-    """Keys and values by token slot: `keys[layer]` and `values[layer]` are [num_slots, num_kv_heads, head_dim].
+    """Keys and values by token slot: `keys[layer]` and `values[layer]` are [num_slots, num_kv_heads, head_dim], or
+    rows of int8 (`KVFormat`).
 
     With the slot as the first dimension, neighbouring pages are one run that attention reads without a copy.
     """
@@ -46,7 +47,7 @@ class KVPool:
         self.num_pages = num_pages
         self.page_size = page_size
         self.device = device
-        shape = ((num_pages + num_spare_pages) * page_size, config.num_kv_heads, config.head_dim)
+        shape = ((num_pages + num_spare_pages) * page_size, config.num_kv_heads, get_head_width(config, dtype))
         try:  # zeros touch every page of memory now, not under a request
             self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_kv_layers)]
             self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_kv_layers)]
@@ -99,7 +100,7 @@ class PoolView:
         short = [
             at for at, own in enumerate(writes) if _count_slots(own) == 1 and _count_slots(reads[at]) <= MOST_GATHERED
         ]
-        self.singles: Sequence[int] = short if len(short) > 1 else ()
+        self.singles: Sequence[int] = short if len(short) > 1 and pool.keys[0].dtype != torch.uint8 else ()
         if self.singles:
             self._gathered, self._bias = self._pad_singles([_list_slots(reads[at]) for at in self.singles])
 
@@ -153,5 +154,11 @@ def _count_slots(ranges: Sequence[SlotRange]) -> int:
 
 
 def page_bytes(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
-    """Return the bytes of one page in all layers."""
-    return 2 * config.num_kv_layers * page_size * config.num_kv_heads * config.head_dim * dtype.itemsize
+    """Return the bytes of one page in all layers; for KV in int8, `dtype` is uint8."""
+    num_heads = 2 * config.num_kv_layers * config.num_kv_heads
+    return num_heads * page_size * get_head_width(config, dtype) * dtype.itemsize
+
+
+def get_head_width(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Return the elements of a stored head."""
+    return KVFormat(dtype, is_int8=dtype == torch.uint8).get_width(config.head_dim)

@@ -59,11 +59,12 @@ class Precision:
     activations: torch.dtype
     quantize: Quantization | None = None
     reason: str = "as asked"
+    kv_int8: bool = False
 
     def describe(self) -> str:
         """Return it in words: "int8 weights, float32 activations, bfloat16 KV"."""
         stored, activations = (str(each).removeprefix("torch.") for each in (self.stored, self.activations))
-        return f"{self.quantize or stored} weights, {activations} activations, {stored} KV"
+        return f"{self.quantize or stored} weights, {activations} activations, {'int8' if self.kv_int8 else stored} KV"
 
 
 def compute_fingerprint(parameters: Parameters, precision: Precision) -> bytes:
@@ -71,7 +72,8 @@ def compute_fingerprint(parameters: Parameters, precision: Precision) -> bytes:
     that are left.
     """
     int8_step = None if precision.quantize is None else find_int8_step()
-    return parameters.fingerprint((precision.quantize, int8_step, precision.activations))
+    kv = ("int8 KV",) if precision.kv_int8 else ()
+    return parameters.fingerprint((precision.quantize, int8_step, precision.activations, *kv))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from agent_runtime.models.progress import LINE_EVERY_SECONDS
 from agent_runtime.request_context import ProgressListener
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader
 
-LOADING = ("device", "dtype", "quantize", "adapter", "batch_invariant", "span_memory", "span_disk")
+LOADING = ("device", "dtype", "quantize", "kv_dtype", "adapter", "batch_invariant", "span_memory", "span_disk")
 """Settings that apply only to a model in this process."""
 
 

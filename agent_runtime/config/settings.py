@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType, NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from agent_runtime.models.config import DEFAULT_CONTEXT, DEFAULT_MODEL, DEFAULT_NUM_SEQS, Dtype, Quantize
+from agent_runtime.models.config import DEFAULT_CONTEXT, DEFAULT_MODEL, DEFAULT_NUM_SEQS, Dtype, KVDtype, Quantize
 from agent_runtime.telemetry.log import LogFormat, LogLevel
 from agent_runtime.types import ReuseName
 
@@ -105,6 +105,9 @@ class Settings:
         "Store the weights in fewer bits; auto: int8 on CPUs quick at it and not at bfloat16; fp8 is for cards.",
         LOADERS,
         MODEL,
+    )
+    kv_dtype: KVDtype = declare(
+        "auto", "Store keys and values in int8, half the memory, on a CPU; auto: as the weights.", LOADERS, MODEL
     )
     adapter: Path | None = declare(
         None, "LoRA adapter (PEFT) to merge into the model.", LOADERS, MODEL, metavar="DIR", unset="none"

@@ -226,6 +226,7 @@ def make_single_options(values: Settings) -> LoadOptions:
         values.dtype,
         adapter=values.adapter,
         quantize=values.quantize,
+        kv_dtype=values.kv_dtype,
         kv_sequences=1,
         batch_invariant=values.batch_invariant,
         span_gib=values.span_memory or 0.0,

@@ -35,6 +35,7 @@ def load_files(files: ModelFiles, settings: ModelSettings, options: LoadOptions,
         limits=make_engine_config(options, settings.cache_dir),
         adapter=options.adapter,
         quantize=options.quantize,
+        kv_int8=options.kv_dtype == "int8",
         device=find_device(options),
     )
     precision, memory = loaded.engine.model.precision, f"peak memory {loaded.peak_bytes / 1e9:.1f} GB"
@@ -56,6 +57,11 @@ def find_device(options: LoadOptions) -> torch.device:
         raise BadRequest(
             f"quantize is {options.quantize!r}, which is for {kind}, and the device is {options.device}; leave one out",
             field="quantize",
+        )
+    if options.kv_dtype == "int8" and device.type != "cpu":
+        raise BadRequest(
+            f"kv_dtype is 'int8', which is for CPUs, and the device is {options.device}; leave one out",
+            field="kv_dtype",
         )
     return device
 

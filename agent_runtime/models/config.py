@@ -41,6 +41,7 @@ SMALL_SPAN_GIB = 0.25
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 Quantize = Literal["auto", "none", "int8", "int4", "fp8"]
+KVDtype = Literal["auto", "int8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class LoadOptions:
     same bits whatever runs concurrently, which is slower. span_gib: memory in GiB for KV that later edits may reuse
     (`reuse`). span_disk_gib: disk space in GiB for it, which lasts over restarts; 0 for none. device: where the model
     runs. kv_tier, kv_tier_key: the server through which models share the KV of prefixes, and the file of its key.
+    kv_dtype: how to store keys and values; `auto`: as the weights before they are quantised; `int8`: for CPUs.
     """
 
     dtype: Dtype = "auto"
@@ -75,6 +77,7 @@ class LoadOptions:
     prefill_beside_decodes: int | None = None
     kv_tier: str | None = field(default=None, repr=False)
     kv_tier_key: Path | None = None
+    kv_dtype: KVDtype = "auto"
 
 
 TIER_SCHEMES = ("valkey://", "valkeys://", "redis://", "rediss://", "unix://")

@@ -65,15 +65,16 @@ def load_model(
     limits: EngineConfig | None = None,
     adapter: Path | None = None,
     quantize: QuantizeChoice = "auto",
+    kv_int8: bool = False,
     device: torch.device = CPU,
 ) -> LoadedModel:
     """Load a model.
 
     `dtype` and `quantize` are resolved by `choose_precision`. A GGUF file is dequantised once, and a bf16 copy is kept
     under `cache_dir`. In another dtype, or with an `adapter` (folder of a LoRA, merged before rounding), it is
-    dequantised every time. Weights and KV are on `device`. Raises CorruptModel if the files are damaged or of an
-    unsupported kind, ModelUnavailable if there is no memory for the weights or the KV, BadRequest if the KV would be
-    smaller than a page.
+    dequantised every time. kv_int8: KV is stored in int8, for CPUs. Weights and KV are on `device`. Raises CorruptModel
+    if the files are damaged or of an unsupported kind, ModelUnavailable if there is no memory for the weights or the
+    KV, BadRequest if the KV would be smaller than a page.
     """
     started = time.perf_counter()
     form = find_form(files.prompt_form)
@@ -87,7 +88,7 @@ def load_model(
             parameters, text = _load_through_copy(files, cache_dir, precision, device)
         else:
             parameters, text = _load_gguf(files.path, precision, lora, device)
-        decoder = Decoder(parameters, precision.quantize, precision.activations, precision.reason)
+        decoder = Decoder(parameters, precision.quantize, precision.activations, precision.reason, kv_int8=kv_int8)
         if precision.stored == torch.float16:
             check_range(decoder, text.tokenizer.encode(PROBE))
     except NotEnoughMemory as error:

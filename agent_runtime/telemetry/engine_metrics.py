@@ -186,7 +186,12 @@ def _make_counter(name: str, what: str, value: int) -> Metric:
 def _describe_precision(precision: Precision) -> Mapping[str, str]:
     stored, activations = (str(each).removeprefix("torch.") for each in (precision.stored, precision.activations))
     weights = precision.quantize or stored
-    return {"weights": weights, "activations": activations, "kv": stored, "reason": precision.reason}
+    return {
+        "weights": weights,
+        "activations": activations,
+        "kv": "int8" if precision.kv_int8 else stored,
+        "reason": precision.reason,
+    }
 
 
 def _describe_cache(engine: EngineStats) -> Mapping[str, Any]:

@@ -32,6 +32,7 @@ from engine.layers.linear import (
 from engine.weights.memory import check_memory
 from engine.weights.parameters import LayerParameters, Parameters
 from kernels.accept import TILE
+from kernels.attention import KVFormat
 
 Store = Callable[[Tensor, Tensor | None], Projection]
 """Builds a projection from a weight [out_features, in_features] and a bias [out_features]."""
@@ -165,6 +166,8 @@ class LayerWeights:
     ffn_norm: Tensor | None  # [hidden_size]
     feed_forward: FeedForward | Experts  # hidden_size -> hidden_size
     ffn_out_norm: Tensor | None  # [hidden_size]
+    key_bias: Tensor | None  # [num_kv_heads, head_dim], float32
+    key_scales: Tensor | None  # the same; keys in int8 are divided by them, and queries multiplied
 
     @classmethod
     def from_parameters(
@@ -177,6 +180,7 @@ class LayerWeights:
 
         num_rotated, bias = config.num_heads + config.num_kv_heads, layer.qkv_bias
         qkv_bias = None if bias is None else order_rotary(bias, config, num_rotated)
+        key_bias = None if qkv_bias is None else _get_key_bias(qkv_bias, config)
         return cls(
             attention_norm=scale(layer.attention_norm),
             qkv=store(order_rotary(layer.qkv, config, num_rotated), qkv_bias),
@@ -186,12 +190,35 @@ class LayerWeights:
             ffn_norm=scale(layer.ffn_norm),
             feed_forward=_build_feed_forward(layer, config, store, activations),
             ffn_out_norm=scale(layer.ffn_out_norm),
+            key_bias=key_bias,
+            key_scales=None if key_bias is None else find_key_scales(key_bias),
         )
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the projections: what a pass over one row reads of this layer, norms excluded."""
         return self.qkv.num_bytes + self.attention_out.num_bytes + self.feed_forward.num_bytes
+
+
+def _get_key_bias(qkv_bias: Tensor, config: ModelConfig) -> Tensor | None:
+    """Return the bias of keys, [num_kv_heads, head_dim], of a layer that computes any."""
+    first, size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    bias = qkv_bias[first : first + size].float()
+    return bias.view(config.num_kv_heads, config.head_dim) if len(bias) else None
+
+
+LARGE_BIAS = 8.0
+"""Of a key: numbers that a larger bias carries would leave the others of their head few of the 255 integers."""
+
+
+def find_key_scales(bias: Tensor) -> Tensor:
+    """Return powers of two that divide keys with this bias, [num_kv_heads, head_dim], so that none is far larger than
+    the others. Both numbers that rotate together have one.
+
+    Qwen2.5-Coder has biases of up to 354, and a median below 0.5.
+    """
+    most = bias.abs().unflatten(1, (2, -1)).amax(dim=1)  # type: ignore[no-untyped-call]
+    return torch.exp2((most / LARGE_BIAS).clamp_min(1.0).log2().round()).repeat(1, 2)
 
 
 def _build_feed_forward(
@@ -231,15 +258,22 @@ class DecoderWeights:
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor  # [hidden_size]
     lm_head: Projection  # hidden_size -> vocab_size
+    kv_format: KVFormat
 
     @classmethod
     def from_parameters(
-        cls, parameters: Parameters, quantize: Quantization | None = None, activations: torch.dtype | None = None
+        cls,
+        parameters: Parameters,
+        quantize: Quantization | None = None,
+        activations: torch.dtype | None = None,
+        *,
+        kv_int8: bool = False,
     ) -> DecoderWeights:
         """Take the layers out of `parameters`; each is freed when it is packed, so that no two models are in memory.
 
         All projections are quantised, the LM head to int8 with int4, and not at all with fp8. int8 and int4 are for
-        CPUs, fp8 for cards. `activations` is the dtype of the activations, if it is not that of the parameters. Raises
+        CPUs, fp8 for cards. `activations` is the dtype of the activations, if it is not that of the parameters.
+        kv_int8: keys and values are stored in int8. Raises
         WeightsError if memory runs out, or if the device has no products for `quantize`.
         """
         config, dtype = parameters.config, activations or parameters.dtype
@@ -254,6 +288,7 @@ class DecoderWeights:
             layers=tuple(layers),
             final_norm=parameters.final_norm.float() + config.norm_offset,
             lm_head=split_tiles(parameters.lm_head, cap_logits(store_head, config.logit_cap), TILE),
+            kv_format=KVFormat(parameters.dtype, kv_int8),
         )
 
     @property
@@ -268,8 +303,8 @@ class DecoderWeights:
 
     @property
     def kv_dtype(self) -> torch.dtype:
-        """The dtype of stored keys and values, which is that of the parameters."""
-        return self.embedding.dtype
+        """The dtype of stored keys and values."""
+        return self.kv_format.dtype
 
     @property
     def num_bytes(self) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.device import check_device, map_host_memory
 from engine.errors import EngineError
+from engine.kv_pool import get_head_width, page_bytes
 from engine.reuse.disk_tier import KVTier, SpanHeader, WriteBack
 from engine.reuse.span_entry import ENTRY_TOKENS, KGRAM_LEN, Entry, Slots, SpanStats, TokenIds
 from engine.reuse.span_index import SpanIndex
@@ -31,14 +32,14 @@ class SpanMemory:
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device, capacity_bytes: int) -> None:
         """Allocate as many slots as the bytes hold. Raises EngineError if that is none, or if memory is short."""
-        self.token_bytes = 2 * config.num_kv_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+        self.token_bytes = page_bytes(config, 1, dtype)
         self.num_slots = capacity_bytes // self.token_bytes
         self.config = config
         self.dtype = dtype
         self.device = device
         if self.num_slots < 1:
             raise EngineError(f"the span store has {capacity_bytes} bytes; the KV of a token takes {self.token_bytes}")
-        shape = (2, config.num_kv_layers, self.num_slots, config.num_kv_heads, config.head_dim)
+        shape = (2, config.num_kv_layers, self.num_slots, config.num_kv_heads, get_head_width(config, dtype))
         try:  # zeros touch every page of memory now, not under a request
             memory = torch.zeros(shape, dtype=dtype)
             weakref.finalize(self, map_host_memory(memory, device))
@@ -258,7 +259,7 @@ class SpanStore:
             generation=entry.generation,
             num_layers=config.num_kv_layers,
             num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
+            head_dim=get_head_width(config, self._memory.dtype),
             dtype=str(self._memory.dtype).removeprefix("torch."),
             token_ids=entry.token_ids.astype("<u4").tobytes(),
             num_bytes=len(entry.token_ids) * self._memory.token_bytes,

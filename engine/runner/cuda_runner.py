@@ -177,6 +177,8 @@ def build_runner(model: Decoder, config: EngineConfig) -> tuple[KVPool, KVReuse 
     """
     device, dtype = model.weights.device, model.weights.kv_dtype
     by_kernels = can_run_kernels(model, config)
+    if model.weights.kv_format.is_int8 and (by_kernels or device.type != "cpu"):
+        raise EngineError("keys and values in int8 are for CPUs; leave --kv-dtype out")
     if by_kernels and config.kernels_dir is not None:
         use_folder(config.kernels_dir)
         os.environ.setdefault("TRITON_CACHE_DIR", str(config.kernels_dir / "triton"))

@@ -21,6 +21,7 @@ from engine.reuse.span_store import SpanStore
 from engine.runner.step_rows import StepRows
 from engine.scheduler import ScheduledSequence
 from kernels.attention import Scratch
+from kernels.rope import apply_rope
 from kernels.span_placement import place_layers
 
 RESERVED = 64
@@ -220,4 +221,25 @@ class KVReuse:
                 [part[layer] for layer in layers]
                 for part in (self.store.keys, self.store.values, self._pool.keys, self._pool.values)
             )
+            if self._model.weights.kv_format.is_int8:
+                for layer, *rows in zip(layers, keys, values, pool_keys, pool_values, strict=True):
+                    self._place_int8(layer, rows, sources, targets, cos, sin)
+                continue
             place_layers(keys, values, sources, cos, sin, pool_keys, pool_values, targets, self._scratch)
+
+    def _place_int8(
+        self, kv_layer: int, rows: Sequence[Tensor], sources: Tensor, targets: Tensor, cos: Tensor, sin: Tensor
+    ) -> None:
+        """Place one layer's KV: of keys the bias, which was taken out when they were stored, is put back, and they are
+        rotated and put into int8 once more.
+        """
+        keys, values, pool_keys, pool_values = rows
+        weights, form = self._model.weights, self._model.weights.kv_format
+        layer = weights.layers[self._model.config.find_computing_layer(kv_layer)]
+        wide = form.decode(keys[sources], torch.float32)
+        if layer.key_bias is not None and layer.key_scales is not None:
+            wide = apply_rope(wide + layer.key_bias, cos, sin) / layer.key_scales
+        else:
+            wide = apply_rope(wide, cos, sin)
+        pool_keys.index_copy_(0, targets, form.encode(wide))
+        pool_values.index_copy_(0, targets, values[sources])

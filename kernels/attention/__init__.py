@@ -16,11 +16,13 @@ from kernels.attention.fused import (
     sdpa_attention,
     sdpa_attention_at_positions,
 )
+from kernels.attention.kv_format import KVFormat
 from kernels.attention.native import RunTable, attend_sequences, can_attend
 from kernels.attention.native import attend as attend_by_kernel
 from kernels.attention.runs import Run, Scratch, cap_scores, truncate_runs
 
 __all__ = [
+    "KVFormat",
     "Run",
     "RunTable",
     "Scratch",

@@ -25,8 +25,10 @@ MAX_WIDTH = 256
 
 
 def can_attend(activations: torch.dtype, kv: torch.dtype, width: int) -> bool:
-    """Return whether the kernel takes queries, and keys and values, of these dtypes in heads of this width."""
-    if kv != torch.bfloat16 or width % 2 or width > MAX_WIDTH or _find_function(activations) is None:
+    """Return whether the kernel takes queries, and keys and values, of these dtypes in heads of this width. uint8
+    stands for int8 with scales (`KVFormat`).
+    """
+    if kv not in (torch.bfloat16, torch.uint8) or width % 2 or width > MAX_WIDTH or _find_function(activations) is None:
         return False
     return activations != torch.bfloat16 or is_faster()
 
@@ -73,6 +75,7 @@ class RunTable:
             row[:] = first, last - first, first_run, len(own)
             first_run += len(own)
         self.runs = np.zeros((len(runs), 8), dtype=np.int64)  # `Run` there
+        self.is_int8 = False
         self._first_slots = np.array([first for first, _, _ in runs], dtype=np.int64)
         self.runs[:, 2:4] = [(start, end) for _, start, end in runs]
 
@@ -80,8 +83,9 @@ class RunTable:
         """Take the keys and values of a layer: [num_slots, num_kv_heads, head_dim], each head contiguous."""
         for column, rows in enumerate((keys, values)):
             self.runs[:, column] = rows.data_ptr() + self._first_slots * (rows.stride(0) * rows.itemsize)
-            self.runs[:, 4 + column] = rows.stride(0)
-            self.runs[:, 6 + column] = rows.stride(1)
+            self.runs[:, 4 + column] = rows.stride(0) * rows.itemsize
+            self.runs[:, 6 + column] = rows.stride(1) * rows.itemsize
+        self.is_int8 = keys.dtype == torch.uint8
 
 
 def _list_starts(slots: Sequence[tuple[int, int]], start: int) -> list[int]:
@@ -102,7 +106,8 @@ def attend_sequences(
     query: [num_tokens, num_heads, head_dim]. `table` points at the layer's keys and values. scale, cap: as for
     `kernels.attention.causal_attention`. Returns [num_tokens, num_heads, head_dim].
     """
-    return _attend(query, table.positions, table.sequences, table.runs, num_kv_heads, window, scale, cap)
+    batch = table.positions, table.sequences, table.runs
+    return _attend(query, *batch, num_kv_heads, window, scale, cap, table.is_int8)
 
 
 def attend(
@@ -124,12 +129,15 @@ def attend(
     table = np.empty((len(runs), 8), dtype=np.int64)
     for row, (keys, values) in zip(table, runs, strict=True):
         last = first + len(keys)
-        strides = keys.stride(0), values.stride(0), keys.stride(1), values.stride(1)
+        strides = (
+            each * keys.itemsize for each in (keys.stride(0), values.stride(0), keys.stride(1), values.stride(1))
+        )
         row[:] = keys.data_ptr(), values.data_ptr(), first, last, *strides
         first = last
     sequences = np.array([(0, len(query), 0, len(runs))], dtype=np.int64)
-    num_kv_heads = runs[0][0].shape[1]
-    return _attend(query, np.array(positions, dtype=np.int64), sequences, table, num_kv_heads, window, scale, cap)
+    num_kv_heads, is_int8 = runs[0][0].shape[1], runs[0][0].dtype == torch.uint8
+    batch = np.array(positions, dtype=np.int64), sequences, table
+    return _attend(query, *batch, num_kv_heads, window, scale, cap, is_int8)
 
 
 def _attend(
@@ -141,6 +149,7 @@ def _attend(
     window: int | None,
     scale: float | None,
     cap: float | None,
+    is_int8: bool,
 ) -> Tensor:
     function = _find_function(query.dtype)
     assert function is not None, "can_attend says so"
@@ -160,6 +169,7 @@ def _attend(
         window or 0,
         scale,
         0.0 if cap is None else cap / scale,
+        is_int8,
         out.data_ptr(),
         torch.get_num_threads(),
     )
@@ -177,6 +187,7 @@ def _find_function(dtype: torch.dtype) -> Function | None:
             pointer,
             *sizes,
             *[ctypes.c_float] * 2,
+            ctypes.c_int,
             pointer,
             ctypes.c_int,
         ]

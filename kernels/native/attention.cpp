@@ -18,11 +18,23 @@ constexpr float NOTHING = -INFINITY;
 static const uint16_t ZEROS[MAX_WIDTH] = {};
 
 struct Run {
-    const uint16_t *keys, *values;            // of the first position and head
+    const uint8_t *keys, *values;             // of the first position and head
     long first, end;                          // positions
-    long key_stride, value_stride;            // numbers between two positions
-    long key_head_stride, value_head_stride;  // numbers between two heads
+    long key_stride, value_stride;            // bytes between two positions
+    long key_head_stride, value_head_stride;  // bytes between two heads
 };
+
+// A head of integers and their scale (kernels/attention/kv_format.py) as bf16.
+static inline void decode_head(const uint8_t *from, long width, uint16_t *to) {
+    typedef int8_t Chars __attribute__((vector_size(LANES), aligned(1)));
+    uint16_t half;
+    std::memcpy(&half, from + width, 2);
+    const float scale = widen_half(half);
+    const long whole = width - width % LANES;
+    for (long at = 0; at < whole; at += LANES)
+        store_lanes(to + at, __builtin_convertvector(*(const Chars *)(from + at), Floats) * scale);
+    for (long at = whole; at < width; at++) store(to + at, (float)(int8_t)from[at] * scale);
+}
 
 static inline void transpose(Words (&rows)[LANES]) {
     Words indices;
@@ -135,7 +147,7 @@ static std::vector<Tile> list_tiles(const Sequence *sequences, long num_sequence
 template <class Op>
 static void attend(const typename Op::Input *all_queries, const long *all_positions, const Sequence *sequences,
                    long num_sequences, const Run *all_runs, long num_kv_heads, long group, long width, long window,
-                   float scale, float cap, typename Op::Input *all_outs, int num_threads) {
+                   float scale, float cap, bool is_int8, typename Op::Input *all_outs, int num_threads) {
     typedef typename Op::Input Input;
     const std::vector<Tile> tiles = list_tiles(sequences, num_sequences, num_kv_heads, group);
     const long sums_width = (width + TILE - 1) / TILE * TILE, token_width = num_kv_heads * group * width;
@@ -150,6 +162,7 @@ static void attend(const typename Op::Input *all_queries, const long *all_positi
         alignas(64) Input rows[QUERY_ROWS * MAX_WIDTH];
         alignas(64) float sums[QUERY_ROWS * MAX_WIDTH];
         alignas(64) uint32_t key_tile[MAX_WIDTH / 2 * KEYS], value_tiles[KEYS / 2 * MAX_WIDTH];
+        alignas(64) uint16_t decoded_keys[KEYS * MAX_WIDTH], decoded_values[KEYS * MAX_WIDTH];
         alignas(64) float scores[MAX_ROWS * KEYS];
         alignas(64) Input shares[MAX_ROWS * KEYS];
         float largest[QUERY_ROWS], totals[QUERY_ROWS];
@@ -176,8 +189,15 @@ static void attend(const typename Op::Input *all_queries, const long *all_positi
                 const bool is_there = position >= own.first && position < own.end && position < end_key;
                 const long at_key = (position - own.first) * own.key_stride + head * own.key_head_stride;
                 const long at_value = (position - own.first) * own.value_stride + head * own.value_head_stride;
-                keys[key] = is_there ? own.keys + at_key : ZEROS;
-                values[key] = is_there ? own.values + at_value : ZEROS;
+                if (is_there && is_int8) {
+                    decode_head(own.keys + at_key, width, decoded_keys + key * width);
+                    decode_head(own.values + at_value, width, decoded_values + key * width);
+                    keys[key] = decoded_keys + key * width;
+                    values[key] = decoded_values + key * width;
+                } else {
+                    keys[key] = is_there ? (const uint16_t *)(own.keys + at_key) : ZEROS;
+                    values[key] = is_there ? (const uint16_t *)(own.values + at_value) : ZEROS;
+                }
             }
             pack_keys(keys, width, key_tile);
             pack_values(values, width, value_tiles);
@@ -220,16 +240,16 @@ static void attend(const typename Op::Input *all_queries, const long *all_positi
 
 extern "C" void attend_float32(const float *query, const long *positions, const Sequence *sequences,
                                long num_sequences, const Run *runs, long num_kv_heads, long group, long width,
-                               long window, float scale, float cap, float *out, int num_threads) {
-    attend<Widened>(query, positions, sequences, num_sequences, runs, num_kv_heads, group, width, window, scale, cap,
+                               long window, float scale, float cap, int is_int8, float *out, int num_threads) {
+    attend<Widened>(query, positions, sequences, num_sequences, runs, num_kv_heads, group, width, window, scale, cap, is_int8,
                     out, num_threads);
 }
 
 #if defined(__AVX512BF16__)
 extern "C" void attend_bfloat16(const uint16_t *query, const long *positions, const Sequence *sequences,
                                 long num_sequences, const Run *runs, long num_kv_heads, long group, long width,
-                                long window, float scale, float cap, uint16_t *out, int num_threads) {
-    attend<Paired>(query, positions, sequences, num_sequences, runs, num_kv_heads, group, width, window, scale, cap,
+                                long window, float scale, float cap, int is_int8, uint16_t *out, int num_threads) {
+    attend<Paired>(query, positions, sequences, num_sequences, runs, num_kv_heads, group, width, window, scale, cap, is_int8,
                    out, num_threads);
 }
 #endif

@@ -63,6 +63,25 @@ static inline Floats load_lanes(const uint16_t *from) {
     return (Floats)(__builtin_convertvector(*(const Halves *)from, Words) << 16);
 }
 
+// The nearest half-precision number of x >= 0, ties to even; infinity beyond the largest.
+static inline uint16_t round_to_half(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    if (x != x) return 0x7E00;
+    if (bits >= 0x477FF000u) return 0x7C00;
+    if (bits < 0x38800000u) return (uint16_t)__builtin_lrintf(x * 16777216.0f);  // a multiple of 2^-24
+    return (uint16_t)((bits + 0xFFF + ((bits >> 13) & 1) - 0x38000000u) >> 13);
+}
+
+static inline float widen_half(uint16_t half) {
+    const uint32_t exponent = half >> 10 & 31, fraction = half & 1023;
+    if (exponent == 0) return fraction * 5.9604644775390625e-8f;
+    const uint32_t bits = exponent == 31 ? 0x7F800000u | fraction << 13 : (exponent + 112) << 23 | fraction << 13;
+    float wide;
+    std::memcpy(&wide, &bits, 4);
+    return wide;
+}
+
 static inline float sum_lanes(Floats v) {
     for (int half = LANES / 2; half; half /= 2)
         for (int lane = 0; lane < half; lane++) v[lane] += v[lane + half];

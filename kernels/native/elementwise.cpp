@@ -106,6 +106,31 @@ static void rope(const Number *heads, const float *cosines, const float *sines, 
     }
 }
 
+// Heads of tokens as integers of a byte and their scale in half precision, as `kernels.attention.kv_format` says.
+template <class Number>
+static void encode_heads(const Number *heads, uint8_t *out, long num_tokens, long num_heads, long size,
+                         long token_stride, long head_stride, int num_threads) {
+#pragma omp parallel for num_threads(num_threads) schedule(static) if (num_tokens * num_heads * size >= LEAST_NUMBERS)
+    for (long token = 0; token < num_tokens; token++)
+        for (long head = 0; head < num_heads; head++) {
+            const Number *row = heads + token * token_stride + head * head_stride;
+            uint8_t *to = out + (token * num_heads + head) * (size + 2);
+            float most = 0.0f;
+            for (long at = 0; at < size; at++) {
+                const float own = std::fabs(widen(row[at]));
+                most = own > most || own != own ? own : most;  // a NaN stays
+            }
+            const uint16_t half = round_to_half(most / 127.0f);
+            const float scale = widen_half(half);
+            for (long at = 0; at < size; at++) {
+                const float quotient = scale > 0.0f && scale < INFINITY ? widen(row[at]) / scale : 0.0f;
+                const float bounded = quotient > 127.0f ? 127.0f : quotient < -127.0f ? -127.0f : quotient;
+                to[at] = (uint8_t)(int8_t)((bounded + 12582912.0f) - 12582912.0f);  // ties to even
+            }
+            std::memcpy(to + size, &half, 2);
+        }
+}
+
 #define EXPORT(NAME, NUMBER)                                                                                          \
     extern "C" void rms_norm_##NAME(NUMBER *x, const NUMBER *delta, const float *weight, NUMBER *out,                 \
                                     long num_tokens, long num_heads, long size, long token_stride, long head_stride,  \
@@ -122,6 +147,10 @@ static void rope(const Number *heads, const float *cosines, const float *sines, 
                                 long num_tokens, long num_heads, long size, long token_stride, long head_stride,      \
                                 int num_threads) {                                                                    \
         rope(heads, cosines, sines, out, num_tokens, num_heads, size, token_stride, head_stride, num_threads);        \
+    }                                                                                                                 \
+    extern "C" void encode_heads_##NAME(const NUMBER *heads, uint8_t *out, long num_tokens, long num_heads,           \
+                                        long size, long token_stride, long head_stride, int num_threads) {            \
+        encode_heads(heads, out, num_tokens, num_heads, size, token_stride, head_stride, num_threads);                \
     }
 
 EXPORT(float32, float)

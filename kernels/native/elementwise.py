@@ -70,9 +70,21 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return out
 
 
+def encode_heads(heads: Tensor) -> Tensor:
+    """As `kernels.attention.kv_format.encode_heads`, of [num_tokens, num_heads, head_dim]."""
+    num_tokens, num_heads, size = heads.shape
+    out = torch.empty(num_tokens, num_heads, size + 2, dtype=torch.uint8)
+    function = _find_function("encode_heads", heads.dtype)
+    assert function is not None, "can_run says so"
+    strides = heads.stride(0), heads.stride(1)
+    function(heads.data_ptr(), out.data_ptr(), num_tokens, num_heads, size, *strides, torch.get_num_threads())
+    return out
+
+
 _SIGNATURES = {
     "rms_norm": [*[ctypes.c_void_p] * 4, *[ctypes.c_long] * 8, ctypes.c_float, ctypes.c_int],
     "swiglu": [*[ctypes.c_void_p] * 2, *[ctypes.c_long] * 3, *[ctypes.c_int] * 2],
+    "encode_heads": [*[ctypes.c_void_p] * 2, *[ctypes.c_long] * 5, ctypes.c_int],
     "rope": [*[ctypes.c_void_p] * 4, *[ctypes.c_long] * 5, ctypes.c_int],
 }
 

@@ -7,13 +7,13 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmarks.quantize import COLUMNS, Quality, main, measure_passes, measure_quality
+from benchmarks.quantize import COLUMNS, SCHEMES, Quality, main, measure_passes, measure_quality
 from engine.decoder import Decoder
 from engine.layers import Quantization
 from tests.engine.tiny import tiny_config, tiny_parameters
@@ -27,16 +27,19 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def decoder(scheme: Quantization | None = None) -> Decoder:
-    return Decoder(tiny_parameters(tiny_config(ffn_size=64, max_positions=1024)), scheme)
+def decoder(scheme: Quantization | None = None, *, kv_int8: bool = False) -> Decoder:
+    return Decoder(tiny_parameters(tiny_config(ffn_size=64, max_positions=1024)), scheme, kv_int8=kv_int8)
 
 
-def tiny_model(name: str, scheme: Literal["none", "int8", "int4"]) -> Any:
+WEIGHTS: dict[str, Quantization] = {"int8": "int8", "int4": "int4"}
+
+
+def tiny_model(name: str, scheme: str) -> Any:
     tokenizer = SimpleNamespace(encode=lambda text: [ord(character) % 48 for character in text])
     return SimpleNamespace(
         name=name,
         text=SimpleNamespace(tokenizer=tokenizer),
-        engine=SimpleNamespace(model=decoder(None if scheme == "none" else scheme)),
+        engine=SimpleNamespace(model=decoder(WEIGHTS.get(scheme), kv_int8="KV" in scheme)),
     )
 
 
@@ -77,7 +80,7 @@ def test_the_table_and_the_json_name_every_scheme(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "benchmarks.quantize.measure_passes", lambda decoders, sizes, _: [[1.0] * 5, [0.5] * 5, [2.0] * 5]
+        "benchmarks.quantize.measure_passes", lambda decoders, sizes, _: [[1.0] * 5, [0.5] * 5, *[[2.0] * 5] * 3]
     )
     text = tmp_path / "a.py"
     text.write_text("def f(x):\n    return x\n")
@@ -86,7 +89,8 @@ def test_the_table_and_the_json_name_every_scheme(
     table = capsys.readouterr().out
     assert all(head in table for head in COLUMNS)
     raw = json.loads((tmp_path / "out.json").read_text())
-    assert [row["scheme"] for row in raw["rows"]] == ["none", "int8", "int4"]
+    assert [row["scheme"] for row in raw["rows"]] == [*SCHEMES]
+    assert raw["summary"]["int8 KV_kl_mean"] > 0
     assert raw["summary"]["int8_speed_1"] == 2.0
     assert raw["summary"]["none_kl_mean"] == 0.0
     assert raw["summary"]["int8_kl_mean"] > 0

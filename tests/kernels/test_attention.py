@@ -92,7 +92,8 @@ def test_equals_the_reference(data: st.DataObject, dtype: torch.dtype, attend: A
     heads = data.draw(st.sampled_from([(1, 1, 8), (2, 7, 64), (3, 3, 64), (1, 6, 128), (4, 1, 16)]))
     window = data.draw(st.none() | st.integers(1, seq_len + 3))
     cuts = data.draw(st.lists(st.integers(1, seq_len - 1), max_size=3)) if seq_len > 1 else []
-    scale, cap = data.draw(st.sampled_from([None, 0.2])), data.draw(st.sampled_from([None, None, 1.5]))
+    scale = data.draw(st.sampled_from([None, 0.7 * heads[2] ** -0.5]))
+    cap = data.draw(st.sampled_from([None, None, 1.5]))
     check(
         num_tokens, seq_len, heads, window, dtype, cuts, attend, scale, None if attend is few_query_attention else cap
     )
@@ -198,7 +199,8 @@ def test_the_kernel_equals_the_reference_and_a_token_alone_has_the_same_bits(
     query = torch.randn(len(positions), num_kv_heads * group, width).to(dtype)
     keys, values = torch.randn(2, end, num_kv_heads, width).bfloat16()
     runs = in_pages(keys, values, cuts, by_head)
-    scoring = data.draw(st.sampled_from([None, 0.2])), data.draw(st.sampled_from([None, 1.5]))
+    scale, cap = data.draw(st.sampled_from([None, 0.7 * width**-0.5])), data.draw(st.sampled_from([None, 1.5]))
+    scoring = scale, cap
     actual = attend_by_kernel(query, positions, runs, end, window, *scoring)
     mask = make_causal_mask(end, end, CPU, window)[positions]
     wide, wide_keys, wide_values = query.double(), keys.double().transpose(0, 1), values.double().transpose(0, 1)

@@ -70,10 +70,10 @@ def test_any_positions(data: st.DataObject, dtype: torch.dtype, seed: int) -> No
     seq_len = data.draw(st.integers(1, 300))
     positions = sorted(data.draw(st.sets(st.integers(0, seq_len - 1), min_size=1, max_size=70)))
     cuts = data.draw(st.lists(st.integers(1, seq_len - 1), max_size=3)) if seq_len > 1 else []
-    scoring = data.draw(
-        st.tuples(st.none() | st.integers(1, seq_len + 3), st.sampled_from([None, 0.2]), st.sampled_from([None, 1.5]))
-    )
-    check(positions, seq_len, data.draw(st.sampled_from(HEADS)), dtype, cuts, scoring)
+    heads = data.draw(st.sampled_from(HEADS))
+    scale, cap = st.sampled_from([None, 0.7 * heads[2] ** -0.5]), st.sampled_from([None, 1.5])
+    scoring = data.draw(st.tuples(st.none() | st.integers(1, seq_len + 3), scale, cap))
+    check(positions, seq_len, heads, dtype, cuts, scoring)
 
 
 @pytest.mark.parametrize("heads", [(2, 7, 64), (2, 6, 128)])

@@ -103,6 +103,8 @@ OPTIONS = [
     "float16",
     "--quantize",
     "int4",
+    "--kv-dtype",
+    "int8",
     "--adapter",
     "my-adapter",
     "--span-disk",
@@ -142,6 +144,7 @@ def test_apply_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
             batch_invariant=True,
             span_disk_gib=2.0,
             device="cuda",
+            kv_dtype="int8",
         ),
     ]
 
@@ -191,6 +194,7 @@ def test_serve_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
                 128,
                 "valkey://host/0",
                 Path("key"),
+                "int8",
             ),
             MergeOptions(9.0, "fast"),
         ),
@@ -246,6 +250,13 @@ def test_weights_in_fewer_bits_are_refused_on_a_device_that_they_are_not_for(
     done = hunk_here(*arguments, "--device", device, "--quantize", scheme)
     assert isinstance(done.exception, BadRequest)
     assert f"quantize is '{scheme}', which is for {made_for}, and the device is {device}" in str(done.exception)
+
+
+def test_keys_in_int8_are_refused_on_a_card(monkeypatch: pytest.MonkeyPatch, arguments: list[str | Path]) -> None:
+    monkeypatch.setattr("agent_runtime.llm.opener.resolve_device", torch.device)
+    done = hunk_here(*arguments, "--device", "cuda", "--kv-dtype", "int8")
+    assert isinstance(done.exception, BadRequest)
+    assert "kv_dtype is 'int8', which is for CPUs, and the device is cuda; leave one out" in str(done.exception)
 
 
 def test_balanced_is_no_default_of_a_service(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from engine.core import EngineCore
+from engine.decoder import Decoder
 from engine.kv_cache import root_key
 from engine.kv_pool import page_bytes
 from engine.reuse import Reuse, ReuseMode
@@ -16,7 +17,7 @@ from engine.speculation.step_times import StepTimes
 from engine.types import GenerationRequest, GenerationResult, Output, Proposer
 from tests.engine.cores import Oracle, RandomDraft, tiny_model
 from tests.engine.reuse.turns import edited, random_ends, random_ids, reusing_core, run, run_slowly
-from tests.engine.tiny import FAMILIES, VOCAB_SIZE, tiny_decoder
+from tests.engine.tiny import FAMILIES, QWEN3, VOCAB_SIZE, tiny_config, tiny_parameters
 
 TURBO = Reuse("turbo")
 
@@ -33,8 +34,12 @@ def taken(core: EngineCore) -> dict[int, int]:
     }
 
 
-MODELS = FAMILIES | {"scaled": {"rope_divisors": (1.0, 1.5, 3.0, 4.0), "rope_scale": 1.3}}
-"""With RoPE as YaRN scales it, too."""
+MODELS = FAMILIES | {
+    "scaled": {"rope_divisors": (1.0, 1.5, 3.0, 4.0), "rope_scale": 1.3},
+    "qwen2, int8": {},
+    "qwen3, int8": QWEN3,
+}
+"""With RoPE as YaRN scales it, and with KV in int8, too."""
 
 
 @pytest.mark.parametrize("mode", ["fast", "turbo"])
@@ -49,7 +54,8 @@ def test_the_engine_computes_what_the_slow_way_does(mode: ReuseMode, seed: int, 
     new = edited(random, old)
     reuse = Reuse(mode, random_ends(random, len(new)), random.choice([None, 0.0, 0.2]))
     limits = {"max_batched_tokens": random.choice([16, 40, 512]), "page_size": random.choice([4, 16])}
-    core = reusing_core(tiny_decoder(**MODELS[model]), **limits)
+    decoder = Decoder(tiny_parameters(tiny_config(**MODELS[model])), kv_int8=model.endswith("int8"))
+    core = reusing_core(decoder, **limits)
     if model == "mistral":
         assert core.reuse is None, "KV before a window is not kept"
         return
@@ -70,10 +76,13 @@ def test_the_engine_computes_what_the_slow_way_does(mode: ReuseMode, seed: int, 
     assert usage.cached + usage.reused_approximate + usage.recomputed == usage.prompt == len(new)
     assert set(logits) | set(sources) == set(range(len(new)))
     assert sum(usage.recomputed_by.values()) == usage.recomputed
+    is_int8 = model.endswith("int8")
     expected = torch.log_softmax(logits[len(new) - 1].to(torch.float32), 0)
     for token_id, logprob in result.logprobs[0].top:
-        assert abs(float(expected[token_id]) - logprob) < 2e-4
-    assert result.token_ids[0] == int(expected.argmax())
+        assert abs(float(expected[token_id]) - logprob) < (
+            0.2 if model.endswith("int8") else 2e-4
+        )  # a last bit turns codes
+    assert result.token_ids[0] == int(expected.argmax()) or is_int8
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -95,6 +95,17 @@ class Kept:
         self.values.append(values.clone())
 
 
+def _rotate_stored(model: Decoder, layer: int, keys: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Stored keys of one token as the pool has them: of int8 the bias is put back first."""
+    weights, form = model.weights.layers[layer], model.weights.kv_format
+    if not form.is_int8:
+        return apply_rope(keys, *rotation)
+    wide = form.decode(keys, torch.float32)
+    if weights.key_bias is None:
+        return form.encode(apply_rope(wide, *rotation))
+    return form.encode(apply_rope(wide + weights.key_bias, *rotation) / weights.key_scales)
+
+
 @torch.inference_mode()
 def run_slowly(
     model: Decoder, token_ids: Sequence[int], placed: Mapping[int, Kept] | None = None
@@ -109,7 +120,7 @@ def run_slowly(
             rotations = model.get_rotations(torch.tensor([position]))
             for layer, cache in enumerate(caches):
                 rotation = rotations[model.config.layers[layer].rope]
-                cache.append(0, apply_rope(kept[-1].keys[layer], *rotation), kept[-1].values[layer])
+                cache.append(0, _rotate_stored(model, layer, kept[-1].keys[layer], rotation), kept[-1].values[layer])
             continue
         kept.append(Kept())
         batch = Batch(
