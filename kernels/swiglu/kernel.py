@@ -27,10 +27,13 @@ def swiglu_kernel(
         own = gate_up + token * row_stride + column
         gate = tl.load(own, mask=mask, other=0.0).to(tl.float32)
         up = tl.load(own + ffn_size, mask=mask, other=0.0).to(tl.float32)
-        x = gate
-        if IS_GELU:  # 0.5 * (1 + tanh(y)) is the sigmoid of 2 * y
+        if IS_GELU:  # 0.5 * (1 + tanh(y)) is the sigmoid of 2 * y, here without an overflow
             x = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
-        gated = (gate / (1.0 + tl.exp(-x))).to(out.dtype.element_ty).to(tl.float32)  # rounded, as torch's silu is
+            power = tl.exp(-tl.abs(x))
+            gated = gate * tl.where(x < 0, power, 1.0) / (1.0 + power)
+        else:
+            gated = gate / (1.0 + tl.exp(-gate))
+        gated = gated.to(out.dtype.element_ty).to(tl.float32)  # rounded, as torch's silu is
         tl.store(out + token * ffn_size + column, (gated * up).to(out.dtype.element_ty), mask=mask)
 
 

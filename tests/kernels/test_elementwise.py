@@ -182,6 +182,21 @@ def test_swiglu_by_our_kernel_is_that_of_torch(num_tokens: int, size: int, dtype
 
 @needs_native
 @pytest.mark.parametrize("dtype", NATIVE_DTYPES)
+@pytest.mark.parametrize("num_tokens", [0, 1, 90])
+def test_geglu_by_our_kernel_is_that_of_float64(num_tokens: int, dtype: torch.dtype) -> None:
+    """Not that of torch in the dtype, whose 1 + tanh loses what is left of gates below -3."""
+    gate_up = (randn(num_tokens, 2 * 37) * 6).to(dtype)
+    expected, rtol = naive_swiglu(gate_up.double(), "gelu_tanh"), 1e-5 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(swiglu(gate_up, "gelu_tanh").double(), expected, rtol=rtol, atol=1e-9)
+    large = torch.tensor([[200.0, -200.0, 1e30, -1e30, torch.nan, torch.inf, *[1.0] * 6]]).to(dtype)
+    found = swiglu(large, "gelu_tanh")[0]
+    assert torch.equal(found[:4], large[0, :4].clamp(min=0.0))
+    assert found[4].isnan()
+    assert found[5].isinf()
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", NATIVE_DTYPES)
 def test_swiglu_by_our_kernel_of_very_large_numbers_and_none(dtype: torch.dtype) -> None:
     gates = torch.tensor([200.0, -200.0, 1e30, -1e30, 0.0, torch.nan, torch.inf, -torch.inf, -88.0, 88.0] * 3)
     gate_up = torch.cat([gates, torch.ones(len(gates))]).to(dtype)[None]
