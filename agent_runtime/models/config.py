@@ -338,5 +338,7 @@ def suggest_names(name: str) -> str:
     """Suggest the nearest catalogue name, or list all names if none is near."""
     pinned, names = [entry.name for entry in CATALOGUE], list_names()
     slip = name.lower()
-    nearest = find_nearest(slip, pinned, by_prefix=True) or find_nearest(slip, names, by_prefix=True)
+    begun = [each for each in names if slip and each.startswith(slip)]
+    nearest = begun[0] if len(begun) == 1 else find_nearest(slip, pinned, by_prefix=True)
+    nearest = nearest or find_nearest(slip, names, by_prefix=True)
     return f"did you mean {nearest!r}?" if nearest else f"the catalogue has {', '.join(names)}"

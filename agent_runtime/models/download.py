@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from agent_runtime.errors import CorruptModel, DownloadFailed
-from agent_runtime.models.config import CatalogueEntry
+from agent_runtime.models.config import CatalogueEntry, HubModel
 from agent_runtime.models.progress import Progress, SilentProgress
 from agent_runtime.models.sources import PartialFile, Source, SourceError
 from agent_runtime.models.store import ModelStore, verify
@@ -47,7 +47,7 @@ def pull(
     CorruptModel (the SHA-256 of all bytes is wrong; they are deleted).
     """
     progress = progress or SilentProgress()
-    with _translate_disk_errors(entry, store):
+    with translate_disk_errors(entry, store):
         store.folder(entry).mkdir(parents=True, exist_ok=True)
         with _lock_model(entry, store, progress):
             if _is_present(entry, store, progress):
@@ -157,7 +157,7 @@ def _check_space(entry: CatalogueEntry, folder: Path, missing_bytes: int) -> Non
 
 
 @contextmanager
-def _translate_disk_errors(entry: CatalogueEntry, store: ModelStore) -> Iterator[None]:
+def translate_disk_errors(entry: CatalogueEntry | HubModel, store: ModelStore) -> Iterator[None]:
     """Translate errors of the file system to DownloadFailed."""
     try:
         yield

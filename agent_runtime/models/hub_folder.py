@@ -19,7 +19,7 @@ import httpx
 from agent_runtime.errors import CorruptModel, DownloadFailed
 from agent_runtime.files import replace_file
 from agent_runtime.models.config import CatalogueEntry, HubModel
-from agent_runtime.models.download import MARGIN_BYTES, PullResult, pull
+from agent_runtime.models.download import MARGIN_BYTES, PullResult, pull, translate_disk_errors
 from agent_runtime.models.progress import Progress, SilentProgress
 from agent_runtime.models.sources import TIMEOUT, HubSource, SourceError, translate_http_errors
 from agent_runtime.models.store import RECORD, ModelStore, find_folder, hash_file, read_record
@@ -45,9 +45,9 @@ def list_files(model: HubModel, source: HubSource) -> list[HubFile]:
     try:
         answer = _get(source, f"api/models/{model.hub_repo}?blobs=true", model.hub_repo)
         files = [
-            HubFile(each["rfilename"], each["size"], each.get("lfs", {}).get("sha256"), each["blobId"])
+            HubFile(each["rfilename"], each["size"], (each.get("lfs") or {}).get("sha256"), each["blobId"])
             for each in json.loads(answer)["siblings"]
-            if any(fnmatch(each["rfilename"], pattern) for pattern in WANTED)
+            if _is_wanted(each["rfilename"])
         ]
     except SourceError as error:
         raise DownloadFailed(f"{model.name} cannot be had: {error}") from error
@@ -58,13 +58,24 @@ def list_files(model: HubModel, source: HubSource) -> list[HubFile]:
     return files
 
 
+def _is_wanted(name: str) -> bool:
+    """Return whether a file belongs to a model's folder itself: a name with a path could lie anywhere."""
+    return Path(name).name == name and "\\" not in name and any(fnmatch(name, pattern) for pattern in WANTED)
+
+
 def pull_folder(
     model: HubModel, store: ModelStore, progress: Progress | None = None, source: HubSource | None = None
 ) -> PullResult:
     """Download what is missing of a model, and check it; raises as `download.pull` does."""
     source, progress = source or HubSource(), progress or SilentProgress()
+    with translate_disk_errors(model, store):
+        return _pull_files(model, list_files(model, source), store, progress, source)
+
+
+def _pull_files(
+    model: HubModel, files: list[HubFile], store: ModelStore, progress: Progress, source: HubSource
+) -> PullResult:
     folder, fetched = store.folder(model), 0
-    files = list_files(model, source)
     missing = sum(each.num_bytes for each in files if not (folder / each.name).is_file())
     folder.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(folder).free < missing + MARGIN_BYTES:

@@ -104,6 +104,26 @@ def test_what_the_hub_does_not_have_is_one_error(store: ModelStore, wide_hub: Fi
         pull_folder(MODEL, store, source=HubSource("http://127.0.0.1:1"))
 
 
+@pytest.mark.parametrize(
+    "name", ["../evil.safetensors", "sub/evil.safetensors", "/tmp/evil.safetensors", "a\\b.safetensors"]
+)
+def test_a_file_that_the_hub_places_elsewhere_is_left_out(store: ModelStore, wide_hub: FileServer, name: str) -> None:
+    listed = json.loads(wide_hub.files[INFO_PATH])
+    listed["siblings"].append(describe(name, b"evil") | {"lfs": None})
+    wide_hub.files[INFO_PATH] = json.dumps(listed).encode()
+    wide_hub.files[f"/acme/wide/resolve/main/{name}"] = b"evil"
+    take(store, wide_hub)
+    assert {path.name for path in store.folder(MODEL).iterdir()} >= WEIGHTS.keys()
+    assert not list(store.root.parent.rglob("*evil*"))
+
+
+def test_a_folder_that_cannot_be_written_is_one_error(store: ModelStore, wide_hub: FileServer) -> None:
+    store.root.mkdir(parents=True, exist_ok=True)
+    (store.root / "models").write_text("a file in the way")
+    with pytest.raises(DownloadFailed, match="cannot be written"):
+        take(store, wide_hub)
+
+
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(models, arguments)
 

@@ -37,6 +37,7 @@ def test_names_and_files_are_unique() -> None:
         ("SmolLM2-135M", "smollm2-135m"),
         ("qwen2.5-coder-1.5", "qwen2.5-coder-1.5b"),
         ("qwen-coder-0.5b", "qwen2.5-coder-0.5b"),
+        ("qwen3-coder-30b", "qwen3-coder-30b-a3b"),
     ],
 )
 def test_unknown_name_tells_the_nearest(slip: str, meant: str) -> None:
