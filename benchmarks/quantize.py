@@ -16,26 +16,25 @@ import shlex
 import textwrap
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from agent_runtime.models.config import DEFAULT_MODEL, LoadOptions, ModelSettings
+from agent_runtime.models.config import DEFAULT_MODEL, LoadOptions, ModelSettings, Quantize
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.wiring import open_model
 from benchmarks.harness import describe_machine, make_parser, render_rows, write_json
 from engine.decoder import Decoder
 
-SCHEMES: dict[str, dict[str, Any]] = {
-    "none": {"quantize": "none"},
-    "int8": {"quantize": "int8"},
-    "int4": {"quantize": "int4"},
-    "int8 KV": {"quantize": "none", "kv_dtype": "int8"},
-    "int8 KV, biases as they are": {"quantize": "none", "kv_dtype": "int8"},
-}
+WEIGHTS: tuple[Quantize, ...] = ("none", "int8", "int4")
+KV_INT8, UNSCALED = "int8 KV", "int8 KV, biases as they are"
+SCHEMES = (*WEIGHTS, KV_INT8, UNSCALED)
+"""The last two have the weights of `none`."""
+
 TEXTS = tuple(Path(str(module.__file__)) for module in (heapq, textwrap, shlex))
 LOGIT_ROWS = 64
 """Positions whose logits are held at a time."""
@@ -126,13 +125,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.tokens < 2:
         parser.error("--tokens: give 2 or more; every token but the first is predicted")
-    loaded = [_load(options.model, scheme) for scheme in SCHEMES]
+    loaded = [_load(options.model, scheme) for scheme in WEIGHTS]
     tokenizer = loaded[0].text.tokenizer
     texts = [tokenizer.encode(path.read_text(encoding="utf-8"))[: options.tokens] for path in options.text]
     texts = [token_ids for token_ids in texts if len(token_ids) > 1]
     if not texts:
         parser.error("--text: the files hold less than two tokens")
     decoders = [model.engine.model for model in loaded]
+    decoders += [store_kv_in_int8(decoders[0], shares_biases=scheme == KV_INT8) for scheme in (KV_INT8, UNSCALED)]
     rows = _rows(decoders, measure_quality(decoders, texts), measure_passes(decoders, PASS_SIZES, REPEATS))
     names = ", ".join(path.name for path in options.text)
     num_tokens = sum(map(len, texts))
@@ -143,12 +143,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _load(name: str, scheme: str) -> LoadedModel:
-    loaded = open_model(name, ModelSettings.from_env(os.environ), LoadOptions(context=256, **SCHEMES[scheme]))
-    for layer in loaded.engine.model.weights.layers if scheme.endswith("as they are") else ():
-        if layer.key_scales is not None:
-            layer.key_scales.fill_(1.0)
-    return loaded
+def _load(name: str, scheme: Quantize) -> LoadedModel:
+    return open_model(name, ModelSettings.from_env(os.environ), LoadOptions(context=256, quantize=scheme))
+
+
+def store_kv_in_int8(decoder: Decoder, *, shares_biases: bool = True) -> Decoder:
+    """Return a decoder on the same weights and memory whose keys and values are in int8. shares_biases: keys are
+    divided by powers of two where biases are large, as usual.
+    """
+    other, weights = copy(decoder), decoder.weights
+    layers = weights.layers
+    if not shares_biases:
+        layers = tuple(replace(layer, key_scales=None, key_bias=None) for layer in layers)
+    other.weights = replace(weights, layers=layers, kv_format=replace(weights.kv_format, is_int8=True))
+    return other
 
 
 def _rows(

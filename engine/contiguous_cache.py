@@ -27,9 +27,10 @@ class KVCache:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.bfloat16,
     ) -> None:
-        shape = (max_batch_size, num_kv_heads, max_seq_len, head_dim)
-        self.keys = torch.zeros(shape, device=device, dtype=dtype)  # zeros touch every page now, not under a request
-        self.values = torch.zeros(shape, device=device, dtype=dtype)
+        shape = (max_batch_size, max_seq_len, num_kv_heads, head_dim)  # a token's heads are neighbours, as in a pool
+        self.keys, self.values = (  # zeros touch every page of memory now, not under a request
+            torch.zeros(shape, device=device, dtype=dtype).transpose(1, 2) for _ in range(2)
+        )
         self.lengths = [0] * max_batch_size
         self.max_seq_len = max_seq_len
 

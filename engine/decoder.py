@@ -200,6 +200,13 @@ class LayerOps:
         raise NotImplementedError
 
 
+def scale_queries(query: Tensor, key_scales: Tensor) -> Tensor:
+    """Multiply queries, [num_tokens, num_heads, head_dim], by what keys in int8 are divided by, [num_kv_heads,
+    head_dim]: powers of two.
+    """
+    return query * key_scales.repeat_interleave(query.shape[1] // len(key_scales), dim=0).to(query.dtype)
+
+
 class StoreOps(LayerOps):
     """The operations of a pass whose keys and values are in a `KVStore`."""
 
@@ -227,7 +234,7 @@ class StoreOps(LayerOps):
         query, keys, values, keys_before_rope = self.split_heads(layer, heads, *self.rotations[spec.rope])
         scales = layer.key_scales if self.kv_format.is_int8 else None
         if scales is not None:
-            query = query * scales.repeat_interleave(query.shape[1] // len(scales), dim=0).to(query.dtype)
+            query = scale_queries(query, scales)
         if self.config.computes_kv(index):
             values = self.kv_format.encode(values)
             self.kv.write(kv_layer, self.kv_format.encode(keys if scales is None else keys / scales), values)
@@ -299,7 +306,7 @@ class Decoder:
         """Takes the layers out of `parameters`; raises WeightsError if there is no memory to pack them.
 
         `activations` is their dtype, if it is not that of the parameters. `reason` says why this precision was chosen.
-        kv_int8: keys and values are stored in int8, which is for CPUs.
+        kv_int8: keys and values are stored in int8.
         """
         self.precision = Precision(parameters.dtype, activations or parameters.dtype, quantize, reason, kv_int8)
         self.weights = DecoderWeights.from_parameters(parameters, quantize, activations, kv_int8=kv_int8)

@@ -72,7 +72,7 @@ def compute_fingerprint(parameters: Parameters, precision: Precision) -> bytes:
     that are left.
     """
     int8_step = None if precision.quantize is None else find_int8_step()
-    kv = ("int8 KV",) if precision.kv_int8 else ()
+    kv = ("int8 KV, scales last",) if precision.kv_int8 else ()
     return parameters.fingerprint((precision.quantize, int8_step, precision.activations, *kv))
 
 

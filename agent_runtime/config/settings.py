@@ -107,7 +107,7 @@ class Settings:
         MODEL,
     )
     kv_dtype: KVDtype = declare(
-        "auto", "Store keys and values in int8, half the memory, on a CPU; auto: as the weights.", LOADERS, MODEL
+        "auto", "Store keys and values in int8, half the memory; auto: as the weights.", LOADERS, MODEL
     )
     adapter: Path | None = declare(
         None, "LoRA adapter (PEFT) to merge into the model.", LOADERS, MODEL, metavar="DIR", unset="none"

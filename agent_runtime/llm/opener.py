@@ -58,11 +58,6 @@ def find_device(options: LoadOptions) -> torch.device:
             f"quantize is {options.quantize!r}, which is for {kind}, and the device is {options.device}; leave one out",
             field="quantize",
         )
-    if options.kv_dtype == "int8" and device.type != "cpu":
-        raise BadRequest(
-            f"kv_dtype is 'int8', which is for CPUs, and the device is {options.device}; leave one out",
-            field="kv_dtype",
-        )
     return device
 
 

@@ -58,7 +58,7 @@ class LoadOptions:
     same bits whatever runs concurrently, which is slower. span_gib: memory in GiB for KV that later edits may reuse
     (`reuse`). span_disk_gib: disk space in GiB for it, which lasts over restarts; 0 for none. device: where the model
     runs. kv_tier, kv_tier_key: the server through which models share the KV of prefixes, and the file of its key.
-    kv_dtype: how to store keys and values; `auto`: as the weights before they are quantised; `int8`: for CPUs.
+    kv_dtype: how to store keys and values; `auto`: as the weights before they are quantised.
     """
 
     dtype: Dtype = "auto"

@@ -72,7 +72,7 @@ def load_model(
 
     `dtype` and `quantize` are resolved by `choose_precision`. A GGUF file is dequantised once, and a bf16 copy is kept
     under `cache_dir`. In another dtype, or with an `adapter` (folder of a LoRA, merged before rounding), it is
-    dequantised every time. kv_int8: KV is stored in int8, for CPUs. Weights and KV are on `device`. Raises CorruptModel
+    dequantised every time. kv_int8: KV is stored in int8. Weights and KV are on `device`. Raises CorruptModel
     if the files are damaged or of an unsupported kind, ModelUnavailable if there is no memory for the weights or the
     KV, BadRequest if the KV would be smaller than a page.
     """

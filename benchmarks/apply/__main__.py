@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import UnknownModel
-from agent_runtime.models.config import Dtype, LoadOptions, ModelSettings, Quantize
+from agent_runtime.models.config import Dtype, KVDtype, LoadOptions, ModelSettings, Quantize
 from agent_runtime.process import set_environment
 from agent_runtime.types import Decide, Mode, Options, ScopeName
 from benchmarks.apply.growth import measure_growth, render_growth
@@ -77,7 +77,7 @@ OWN_COLUMNS = {
 }
 
 
-_SETTINGS = ("model", "mode", "scope", "decide", "chooser", "dtype", "quantize", "device")
+_SETTINGS = ("model", "mode", "scope", "decide", "chooser", "dtype", "quantize", "kv_dtype", "device")
 """The options that decide what an answer is."""
 
 
@@ -86,7 +86,7 @@ def main() -> None:
     set_environment()
     options = _options()
     wanted = Options(mode=options.mode, scope=options.scope, decide=options.decide)
-    how = LoadOptions(dtype=options.dtype, quantize=options.quantize, device=options.device)
+    how = LoadOptions(dtype=options.dtype, quantize=options.quantize, device=options.device, kv_dtype=options.kv_dtype)
     applier = Applier(_make_opener(options.model, how, options.chooser))
     if options.growth:
         summary: dict[str, Any] = {
@@ -187,6 +187,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--dtype", choices=get_args(Dtype), default="auto", help="of the model (default auto)")
     parser.add_argument("--quantize", choices=get_args(Quantize), default="auto", help="of the model (default auto)")
+    parser.add_argument("--kv-dtype", choices=get_args(KVDtype), default="auto", help="of keys and values")
     parser.add_argument("--device", default="cpu", help="where the model runs (default cpu)")
     parser.add_argument("--resume", type=Path, help="take the rows from this file, and append those that it lacks")
     parser.add_argument(

@@ -2,18 +2,20 @@
 
 Probes are made from files of this Python's standard library by a seed: an edit in the middle, and a question whose
 answer it changes (`look-up`, `conclusion`) or leaves alone (`insensitive`). Every mode is held to the greedy
-continuation of a full recompute, token by token.
+continuation of a full recompute, token by token. With `--kv-dtype int8` the modes, `exact` among them, keep keys and
+values in int8; the full recompute that they are held to does not.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 from time import perf_counter
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import patch
 
 import numpy as np
@@ -21,10 +23,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agent_runtime.models.config import LoadOptions, ModelSettings
+from agent_runtime.models.config import KVDtype, LoadOptions, ModelSettings
 from agent_runtime.models.tokenizer import TokenizerBundle
 from agent_runtime.wiring import open_model
 from benchmarks.harness import Row, describe_machine, make_parser, render_rows, say, write_json
+from benchmarks.quantize import store_kv_in_int8
 from benchmarks.reuse.probes import MAKERS, SENSITIVE, Probe, make_probes
 from engine.core import EngineCore
 from engine.decoder import Decoder
@@ -36,7 +39,9 @@ from engine.types import GenerationRequest, GenerationResult
 from repo_cache.chunks import cut_spans
 from repo_cache.incremental import EncodedText, encode_text
 
-MODES = ("fast", "turbo")
+MODES = ("exact", "fast", "turbo")
+"""`exact` is measured of KV in another format only: else it is what the others are held to."""
+
 NUM_TOKENS = 128
 """Tokens of the reference continuation."""
 
@@ -65,18 +70,20 @@ def main() -> None:
     parser.add_argument("--probes", type=int, help="only so many of a kind")
     parser.add_argument("--tokens", type=int, default=NUM_TOKENS, help="of the reference continuation")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kv-dtype", choices=get_args(KVDtype), default="auto", help="of the modes' keys and values")
     options = parser.parse_args()
     if options.probes is not None and options.probes < 1:
         parser.error("--probes must be at least 1")
     loaded = open_model(options.model, ModelSettings.from_env(os.environ), LoadOptions(context=2048, kv_sequences=1))
     try:
-        scorer = Scorer(loaded.engine.model, loaded.text, options.tokens)
+        scorer = Scorer(loaded.engine.model, loaded.text, options.tokens, kv_int8=options.kv_dtype == "int8")
         rows = list(measure_probes(scorer, loaded.text, options.probes, options.seed))
     finally:
         loaded.engine.close()
     found = summarise(rows)
     print(f"{describe_machine()}\n\n{options.model}\n\n{render_quality(found)}", flush=True)
     facts = {"machine": describe_machine(), "load": os.getloadavg()[0], "model": options.model, "seed": options.seed}
+    facts["kv_dtype"] = options.kv_dtype
     write_json(options.json, found | facts, rows)
 
 
@@ -174,14 +181,24 @@ class Scorer:
     """One model's engine for probes, with a span store that holds the turn before the edit and nothing else."""
 
     def __init__(
-        self, decoder: Decoder, text: TokenizerBundle, num_tokens: int = NUM_TOKENS, context: int = 4096
+        self,
+        decoder: Decoder,
+        text: TokenizerBundle,
+        num_tokens: int = NUM_TOKENS,
+        context: int = 4096,
+        *,
+        kv_int8: bool = False,
     ) -> None:
         self._text = text
         self._num_tokens = num_tokens
-        self._decoder = RecordingDecoder(decoder)
-        self._core = self._new_core(context, SchedulerConfig(max_num_seqs=1), _STORED_TOKENS)
+        plain, usual = RecordingDecoder(decoder), SchedulerConfig(max_num_seqs=1)
+        self._core = self._new_core(plain, context, usual, _STORED_TOKENS)
         small = SchedulerConfig(max_batched_tokens=OTHER_CHUNK, prefill_beside_decodes=OTHER_CHUNK, max_num_seqs=1)
-        self._other = self._new_core(context, small, 0)
+        self._other = self._new_core(plain, context, small, 0)
+        self._modes = MODES if kv_int8 else MODES[1:]
+        self._measured = self._core
+        if kv_int8:
+            self._measured = self._new_core(RecordingDecoder(store_kv_in_int8(decoder)), context, usual, _STORED_TOKENS)
 
     def score(self, laid_out: LaidOutProbe, *, with_noise: bool) -> Row | None:
         """Run a full recompute, then each mode along its greedy continuation; None where that is empty.
@@ -189,18 +206,21 @@ class Scorer:
         Every mode finds the store as the turn before the edit has left it: what later turns compute is not kept.
         """
         core, prompt, probe = self._core, laid_out.prompt, laid_out.probe
-        core.reset()
-        self._run(core, GenerationRequest(laid_out.first_prompt, 1))
-        assert core.reuse is not None
+        cores = [core] if self._measured is core else [core, self._measured]
         stop_ids = self._text.stop_ids
-        with patch.object(core.reuse.store, "reserve", lambda num_tokens: None):
+        with ExitStack() as frozen:
+            for each in cores:
+                each.reset()
+                self._run(each, GenerationRequest(laid_out.first_prompt, 1))
+                assert each.reuse is not None
+                frozen.enter_context(patch.object(each.reuse.store, "reserve", lambda num_tokens: None))
             result = self._run(core, GenerationRequest(prompt, self._num_tokens, stop_ids=stop_ids, salt="full"))
             reference = [each for each in result.token_ids if each not in stop_ids]
             if not reference:
                 return None
             full, _ = self._follow(core, prompt, reference, EXACT, "full")
             stale = self._follow(core, laid_out.stale_prompt, reference)[0] if probe.right else None
-            by_mode = {mode: self._approximate(laid_out, full, reference, mode) for mode in MODES}
+            by_mode = {mode: self._approximate(laid_out, full, reference, mode) for mode in self._modes}
         noise = None
         if with_noise:
             self._other.reset()
@@ -222,15 +242,15 @@ class Scorer:
         }
 
     def _approximate(self, laid_out: LaidOutProbe, full: Tensor, reference: Sequence[int], mode: str) -> Row:
-        reuse, prompt = laid_out.to_reuse(mode), laid_out.prompt
-        self._core.pages.forget()
-        logits, result = self._follow(self._core, prompt, reference, reuse)
+        reuse, prompt, core = laid_out.to_reuse(mode), laid_out.prompt, self._measured
+        core.pages.forget()
+        logits, result = self._follow(core, prompt, reference, reuse)
         found = compare_logits(full, logits)
         answer = reference[:ANSWER_TOKENS]
         if laid_out.probe.right and not all(found["same_top"][:ANSWER_TOKENS]):
-            self._core.pages.forget()
+            core.pages.forget()
             request = GenerationRequest(prompt, ANSWER_TOKENS, stop_ids=self._text.stop_ids, reuse=reuse)
-            answer = list(self._run(self._core, request).token_ids)
+            answer = list(self._run(core, request).token_ids)
         num_run = result.usage.recomputed
         num_file = num_run - len(laid_out.head) - len(laid_out.tail)
         verdict = laid_out.probe.judge(self._text.tokenizer.decode(answer))
@@ -240,28 +260,35 @@ class Scorer:
         self, core: EngineCore, prompt: list[int], reference: Sequence[int], reuse: Reuse = EXACT, salt: str = ""
     ) -> tuple[Tensor, GenerationResult]:
         """Return the logits [len(reference), vocab_size] along the reference."""
-        forced = tuple(reference)
-        self._decoder.recorded.clear()
+        forced, recorded = tuple(reference), self._get_recorded(core)
+        recorded.clear()
         request = GenerationRequest(prompt, len(forced), forced_ids=forced, logprobs=0, reuse=reuse, salt=salt)
         result = self._run(core, request)
-        logits = torch.cat(self._decoder.recorded)
+        logits = torch.cat(recorded)
         assert len(logits) == len(forced), "every forced token has a row of logits"
         return logits, result
 
     def _run(self, core: EngineCore, request: GenerationRequest) -> GenerationResult:
         core.add(request)
+        recorded = self._get_recorded(core)
         while True:
             for output in core.step():
                 if output.error is not None:
                     raise output.error
                 if output.result is not None:
-                    self._decoder.recorded = self._decoder.recorded[-self._num_tokens :]
+                    del recorded[: -self._num_tokens]
                     return output.result
 
-    def _new_core(self, context: int, scheduler: SchedulerConfig, num_stored: int) -> EngineCore:
-        token_bytes = page_bytes(self._decoder.config, 1, self._decoder.weights.dtype)
+    def _get_recorded(self, core: EngineCore) -> list[Tensor]:
+        assert isinstance(core.model, RecordingDecoder)
+        return core.model.recorded
+
+    def _new_core(
+        self, decoder: RecordingDecoder, context: int, scheduler: SchedulerConfig, num_stored: int
+    ) -> EngineCore:
+        token_bytes = page_bytes(decoder.config, 1, decoder.weights.kv_dtype)
         config = EngineConfig(context, scheduler=scheduler, kv_sequences=3, span_bytes=num_stored * token_bytes)
-        return EngineCore(self._decoder, self._text.tokenizer.token_bytes(), config)
+        return EngineCore(decoder, self._text.tokenizer.token_bytes(), config)
 
 
 def compare_logits(full: Tensor, other: Tensor) -> Row:
@@ -281,7 +308,7 @@ def compare_logits(full: Tensor, other: Tensor) -> Row:
 def summarise(rows: Sequence[Row]) -> dict[str, Any]:
     """By mode: `insensitive`, `sensitive`, its two classes and kinds, and the sensitive ones that the model answers
     right itself (`answered`): of the others a change of the edit's symbol says little."""
-    found = {mode: _summarise_classes(rows, mode) for mode in MODES}
+    found = {mode: _summarise_classes(rows, mode) for mode in MODES if rows and mode in rows[0]["settings"]}
     noisy = [row | {"settings": {NOISE: row["noise"]}} for row in rows if row["noise"] is not None]
     return found | ({NOISE: _summarise_classes(noisy, NOISE)} if noisy else {})
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.decoder import Decoder, LayerOps
+from engine.decoder import Decoder, LayerOps, scale_queries
 from engine.device import use_device
 from engine.engine_config import EngineConfig
 from engine.errors import EngineError
@@ -60,6 +60,7 @@ class PagedOps(LayerOps):
         self._store = store
         self._inputs = inputs
         self._rotations = model.get_rotations(inputs.positions)
+        self._is_int8 = model.weights.kv_format.is_int8
 
     def attend(self, index: int, layer: LayerWeights, heads: Tensor) -> Tensor:
         """As `LayerOps.attend`."""
@@ -71,9 +72,12 @@ class PagedOps(LayerOps):
             record = None
             if self._store is not None and inputs.record_slots is not None:
                 record = Record(inputs.record_slots, self._store.keys[kv_layer], self._store.values[kv_layer])
-            query = rope_write(heads, *rotation, inputs.slots, keys, values, config.num_heads, record)
+            biases = (layer.key_bias, layer.key_scales) if self._is_int8 else (None, None)
+            query = rope_write(heads, *rotation, inputs.slots, keys, values, config.num_heads, record, *biases)
         else:
             query = apply_rope(heads, *rotation)
+            if self._is_int8 and layer.key_scales is not None:
+                query = scale_queries(query, layer.key_scales)
         scoring = spec.window, config.attention_scale, config.attention_cap
         return run_paged_attention(query, keys, values, inputs.batch, *scoring)
 
@@ -177,8 +181,6 @@ def build_runner(model: Decoder, config: EngineConfig) -> tuple[KVPool, KVReuse 
     """
     device, dtype = model.weights.device, model.weights.kv_dtype
     by_kernels = can_run_kernels(model, config)
-    if model.weights.kv_format.is_int8 and (by_kernels or device.type != "cpu"):
-        raise EngineError("keys and values in int8 are for CPUs; leave --kv-dtype out")
     if by_kernels and config.kernels_dir is not None:
         use_folder(config.kernels_dir)
         os.environ.setdefault("TRITON_CACHE_DIR", str(config.kernels_dir / "triton"))

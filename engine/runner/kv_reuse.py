@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.config import Rope
 from engine.decoder import Decoder, find_ranges
 from engine.engine_config import EngineConfig
 from engine.kv_cache import KVPages, page_runs
@@ -21,7 +22,6 @@ from engine.reuse.span_store import SpanStore
 from engine.runner.step_rows import StepRows
 from engine.scheduler import ScheduledSequence
 from kernels.attention import Scratch
-from kernels.rope import apply_rope
 from kernels.span_placement import place_layers
 
 RESERVED = 64
@@ -139,6 +139,7 @@ class KVReuse:
         self._scratch = Scratch()
         self._lineage = Lineage()
         self._recordings: dict[int, Recording] = {}
+        self._biases = _stack_biases(model)
 
     def reuse_kv(self, pages: KVPages, sequence: ScheduledSequence, num_cached: int) -> ReusePlan | None:
         """Place the stored KV of a sequence's tokens after its cached prefix and return the plan; None if there is
@@ -221,25 +222,22 @@ class KVReuse:
                 [part[layer] for layer in layers]
                 for part in (self.store.keys, self.store.values, self._pool.keys, self._pool.values)
             )
-            if self._model.weights.kv_format.is_int8:
-                for layer, *rows in zip(layers, keys, values, pool_keys, pool_values, strict=True):
-                    self._place_int8(layer, rows, sources, targets, cos, sin)
-                continue
-            place_layers(keys, values, sources, cos, sin, pool_keys, pool_values, targets, self._scratch)
+            biases = self._biases.get(rope, (None, None))
+            place_layers(keys, values, sources, cos, sin, pool_keys, pool_values, targets, self._scratch, *biases)
 
-    def _place_int8(
-        self, kv_layer: int, rows: Sequence[Tensor], sources: Tensor, targets: Tensor, cos: Tensor, sin: Tensor
-    ) -> None:
-        """Place one layer's KV: of keys the bias, which was taken out when they were stored, is put back, and they are
-        rotated and put into int8 once more.
-        """
-        keys, values, pool_keys, pool_values = rows
-        weights, form = self._model.weights, self._model.weights.kv_format
-        layer = weights.layers[self._model.config.find_computing_layer(kv_layer)]
-        wide = form.decode(keys[sources], torch.float32)
-        if layer.key_bias is not None and layer.key_scales is not None:
-            wide = apply_rope(wide + layer.key_bias, cos, sin) / layer.key_scales
-        else:
-            wide = apply_rope(wide, cos, sin)
-        pool_keys.index_copy_(0, targets, form.encode(wide))
-        pool_values.index_copy_(0, targets, values[sources])
+
+def _stack_biases(model: Decoder) -> dict[Rope, tuple[Tensor, Tensor]]:
+    """Return by RoPE the biases of keys and their scales, [num_layers, num_kv_heads, head_dim] each, if KV is in int8
+    and the model has biases: of a stored span they are taken out.
+    """
+    weights, config = model.weights, model.config
+    found = {}
+    for rope in config.ropes if weights.kv_format.is_int8 else ():
+        layers = [weights.layers[config.find_computing_layer(each)] for each in config.get_kv_layers(rope)]
+        own = [(each.key_bias, each.key_scales) for each in layers]
+        pairs = [(bias, scales) for bias, scales in own if bias is not None and scales is not None]
+        assert len(pairs) in (0, len(own)), "either all layers have biases, or none"
+        if pairs:
+            bias, scales = (torch.stack(each) for each in zip(*pairs, strict=True))
+            found[rope] = bias, scales
+    return found

@@ -18,10 +18,11 @@ MOST = 127.0
 
 @dataclass(frozen=True, slots=True)
 class KVFormat:
-    """Heads as `numbers`; where `is_int8`, as head_dim integers and their scale, in bytes, one behind the other.
+    """Heads as `numbers`; where `is_int8`, as head_dim integers of a byte and their scale.
 
-    Such rows are uint8 [..., head_dim + SCALE_BYTES]. They are copied as they are: only those who write and those who
-    attend know what they mean.
+    The heads of a token are then uint8 [num_heads, head_dim + SCALE_BYTES], in which the integers of all heads are
+    followed by the scales of all, so that integers are aligned. Such rows are copied as they are: only those who write
+    and those who attend know what they mean.
     """
 
     numbers: torch.dtype
@@ -46,30 +47,52 @@ class KVFormat:
         return self.get_width(head_dim) * self.dtype.itemsize
 
     def encode(self, heads: Tensor) -> Tensor:
-        """Return heads [num_tokens, num_heads, head_dim] as they are stored."""
+        """Return heads [num_tokens, num_heads, head_dim] as they are stored, [num_tokens, num_heads, width]."""
         if not self.is_int8:
             return heads.to(self.numbers)
-        return elementwise.encode_heads(heads) if elementwise.can_run(heads) else encode_heads(heads)
+        return encode_heads(heads)
 
     def decode(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return stored rows [..., width] as numbers [..., head_dim]."""
+        """Return stored rows [..., num_heads, width] as numbers [..., num_heads, head_dim]."""
         return decode_heads(rows, dtype) if self.is_int8 else rows.to(dtype)
 
 
 def encode_heads(heads: Tensor) -> Tensor:
-    """Return heads [..., head_dim] as integers with their scale, uint8 [..., head_dim + SCALE_BYTES].
+    """Return heads [num_tokens, num_heads, head_dim] as integers and scales, uint8 [num_tokens, num_heads, head_dim +
+    SCALE_BYTES].
 
     The scale is that of the largest number, rounded to float16 before it divides. Where a number is NaN or infinite,
     the scale is, and so are all numbers that are decoded.
     """
+    return elementwise.encode_heads(heads) if elementwise.can_run(heads) else naive_encode_heads(heads)
+
+
+def naive_encode_heads(heads: Tensor) -> Tensor:
+    """As `encode_heads`, by torch operations."""
     wide = heads.float()
     scales = (wide.abs().amax(dim=-1, keepdim=True) / MOST).to(torch.float16)
     quotients = torch.where(scales == 0, 0.0, wide / scales.float()).nan_to_num_(0.0, 0.0, 0.0)
     integers = quotients.round_().clamp_(-MOST, MOST).to(torch.int8)
-    return torch.cat([integers.view(torch.uint8), scales.view(torch.uint8)], dim=-1)
+    rows = torch.cat([each.view(torch.uint8).flatten(-2) for each in (integers, scales)], dim=-1)
+    return rows.view(*heads.shape[:-1], heads.shape[-1] + SCALE_BYTES)
 
 
 def decode_heads(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return rows of `encode_heads`, [..., head_dim + SCALE_BYTES], as numbers [..., head_dim]."""
-    scales = rows[..., -SCALE_BYTES:].contiguous().view(torch.float16)
-    return (rows[..., :-SCALE_BYTES].view(torch.int8).float() * scales.float()).to(dtype)
+    """Return rows of `encode_heads`, [..., num_heads, width], as numbers [..., num_heads, head_dim]."""
+    integers, scales = split_rows(rows)
+    return (integers.float() * scales.float()[..., None]).to(dtype)
+
+
+def view_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the memory of contiguous rows of int8 as integers, int8, and as float16, both flat."""
+    return rows.view(torch.int8), rows.flatten(-2).view(torch.float16)
+
+
+def split_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the integers, int8 [..., num_heads, head_dim], and scales, float16 [..., num_heads], of contiguous rows of
+    `encode_heads`: views of them.
+    """
+    *sizes, num_heads, width = rows.shape
+    head_dim, flat = width - SCALE_BYTES, rows.flatten(-2)
+    integers = flat[..., : num_heads * head_dim].view(torch.int8).view(*sizes, num_heads, head_dim)
+    return integers, flat.view(torch.float16)[..., num_heads * head_dim // SCALE_BYTES :]

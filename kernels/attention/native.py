@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention.cpu import block_attention
+from kernels.attention.kv_format import SCALE_BYTES
 from kernels.attention.runs import Run, Scratch
 from kernels.native import MOST_TIMES_SLOWER, Function, find_function, time_in_turns
 
@@ -84,8 +85,13 @@ class RunTable:
         for column, rows in enumerate((keys, values)):
             self.runs[:, column] = rows.data_ptr() + self._first_slots * (rows.stride(0) * rows.itemsize)
             self.runs[:, 4 + column] = rows.stride(0) * rows.itemsize
-            self.runs[:, 6 + column] = rows.stride(1) * rows.itemsize
+            self.runs[:, 6 + column] = _count_head_bytes(rows)
         self.is_int8 = keys.dtype == torch.uint8
+
+
+def _count_head_bytes(rows: Tensor) -> int:
+    """Return the bytes between two heads of a token; in int8 the scales are behind the last (`KVFormat`)."""
+    return rows.shape[2] - SCALE_BYTES if rows.dtype == torch.uint8 else rows.stride(1) * rows.itemsize
 
 
 def _list_starts(slots: Sequence[tuple[int, int]], start: int) -> list[int]:
@@ -129,10 +135,8 @@ def attend(
     table = np.empty((len(runs), 8), dtype=np.int64)
     for row, (keys, values) in zip(table, runs, strict=True):
         last = first + len(keys)
-        strides = (
-            each * keys.itemsize for each in (keys.stride(0), values.stride(0), keys.stride(1), values.stride(1))
-        )
-        row[:] = keys.data_ptr(), values.data_ptr(), first, last, *strides
+        strides = keys.stride(0) * keys.itemsize, values.stride(0) * values.itemsize
+        row[:] = keys.data_ptr(), values.data_ptr(), first, last, *strides, *map(_count_head_bytes, (keys, values))
         first = last
     sequences = np.array([(0, len(query), 0, len(runs))], dtype=np.int64)
     num_kv_heads, is_int8 = runs[0][0].shape[1], runs[0][0].dtype == torch.uint8

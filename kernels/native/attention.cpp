@@ -24,17 +24,29 @@ struct Run {
     long key_head_stride, value_head_stride;  // bytes between two heads
 };
 
-// A head of integers and their scale (kernels/attention/kv_format.py) as bf16.
-static inline void decode_head(const uint8_t *from, long width, uint16_t *to) {
-    typedef int8_t Chars __attribute__((vector_size(LANES), aligned(1)));
-    uint16_t half;
-    std::memcpy(&half, from + width, 2);
-    const float scale = widen_half(half);
-    const long whole = width - width % LANES;
-    for (long at = 0; at < whole; at += LANES)
-        store_lanes(to + at, __builtin_convertvector(*(const Chars *)(from + at), Floats) * scale);
-    for (long at = whole; at < width; at++) store(to + at, (float)(int8_t)from[at] * scale);
+// Integers of a byte as bf16, which has them all. The compiler makes vectors of this loop; of
+// `__builtin_convertvector` from bytes GCC 12 makes single numbers.
+static inline void widen_bytes(const uint8_t *__restrict from, long width, uint16_t *__restrict to) {
+    for (long at = 0; at < width; at++) {
+        const float wide = (int8_t)from[at];
+        uint32_t bits;
+        std::memcpy(&bits, &wide, 4);
+        to[at] = bits >> 16;
+    }
 }
+
+// The scales of the keys or values of a block that are in int8 (kernels/attention/kv_format.py); 0 where there is none.
+struct Scales {
+    alignas(64) uint16_t halves[KEYS];
+    alignas(64) float numbers[KEYS];
+
+    void take(long key, const uint8_t *token, long num_heads, long head_stride, long head) {
+        std::memcpy(halves + key, token + num_heads * head_stride + 2 * head, 2);
+    }
+    void widen() {
+        for (int key = 0; key < KEYS; key += LANES) store_lanes(numbers + key, widen_halves(halves + key));
+    }
+};
 
 static inline void transpose(Words (&rows)[LANES]) {
     Words indices;
@@ -90,11 +102,15 @@ static inline Floats cap_lanes(Floats x, float cap) {
 }
 
 // One row's softmax over a block of scores: writes its shares, and scales what was summed of earlier blocks. A score
-// times `scale` is a power of 2. `cap`: of the scores, 0 for none.
+// times `scale` is a power of 2. `cap`: of the scores, 0 for none. Scores are multiplied by `key_scales`, and the shares
+// that are written by `value_scales`, if there are any.
 template <class Input>
-static void take_block(float *scores, long num_hidden_first, long num_seen, float scale, float cap, float &largest,
-                       float &total, float *sums, long sums_width, Input *shares) {
+static void take_block(float *scores, long num_hidden_first, long num_seen, float scale, float cap,
+                       const float *key_scales, const float *value_scales, float &largest, float &total, float *sums,
+                       long sums_width, Input *shares) {
     constexpr int VECTORS = KEYS / LANES;
+    if (key_scales)
+        for (long key = 0; key < KEYS; key += LANES) *(Floats *)(scores + key) *= *(const Floats *)(key_scales + key);
     if (cap)
         for (long key = 0; key < KEYS; key += LANES) *(Floats *)(scores + key) = cap_lanes(*(Floats *)(scores + key), cap);
     for (long key = 0; key < num_hidden_first; key++) scores[key] = NOTHING;
@@ -116,7 +132,7 @@ static void take_block(float *scores, long num_hidden_first, long num_seen, floa
     for (int v = 0; v < VECTORS; v++) {
         const Floats share = exp2_lanes(own[v] * scale - now * scale);
         added += share;
-        store_lanes(shares + v * LANES, share);
+        store_lanes(shares + v * LANES, value_scales ? share * *(const Floats *)(value_scales + v * LANES) : share);
     }
     total += sum_lanes(added);
 }
@@ -162,7 +178,8 @@ static void attend(const typename Op::Input *all_queries, const long *all_positi
         alignas(64) Input rows[QUERY_ROWS * MAX_WIDTH];
         alignas(64) float sums[QUERY_ROWS * MAX_WIDTH];
         alignas(64) uint32_t key_tile[MAX_WIDTH / 2 * KEYS], value_tiles[KEYS / 2 * MAX_WIDTH];
-        alignas(64) uint16_t decoded_keys[KEYS * MAX_WIDTH], decoded_values[KEYS * MAX_WIDTH];
+        alignas(64) uint16_t wide_keys[KEYS * MAX_WIDTH], wide_values[KEYS * MAX_WIDTH];
+        Scales key_scales, value_scales;
         alignas(64) float scores[MAX_ROWS * KEYS];
         alignas(64) Input shares[MAX_ROWS * KEYS];
         float largest[QUERY_ROWS], totals[QUERY_ROWS];
@@ -187,17 +204,30 @@ static void attend(const typename Op::Input *all_queries, const long *all_positi
                 while (at < num_runs - 1 && runs[at].end <= position) at++;
                 const Run &own = runs[at];
                 const bool is_there = position >= own.first && position < own.end && position < end_key;
-                const long at_key = (position - own.first) * own.key_stride + head * own.key_head_stride;
-                const long at_value = (position - own.first) * own.value_stride + head * own.value_head_stride;
-                if (is_there && is_int8) {
-                    decode_head(own.keys + at_key, width, decoded_keys + key * width);
-                    decode_head(own.values + at_value, width, decoded_values + key * width);
-                    keys[key] = decoded_keys + key * width;
-                    values[key] = decoded_values + key * width;
-                } else {
-                    keys[key] = is_there ? (const uint16_t *)(own.keys + at_key) : ZEROS;
-                    values[key] = is_there ? (const uint16_t *)(own.values + at_value) : ZEROS;
+                if (!is_there) {
+                    keys[key] = values[key] = ZEROS;
+                    key_scales.halves[key] = value_scales.halves[key] = 0;
+                    continue;
                 }
+                const uint8_t *key_token = own.keys + (position - own.first) * own.key_stride;
+                const uint8_t *value_token = own.values + (position - own.first) * own.value_stride;
+                const uint8_t *from_key = key_token + head * own.key_head_stride;
+                const uint8_t *from_value = value_token + head * own.value_head_stride;
+                if (is_int8) {
+                    key_scales.take(key, key_token, num_kv_heads, own.key_head_stride, head);
+                    value_scales.take(key, value_token, num_kv_heads, own.value_head_stride, head);
+                    widen_bytes(from_key, width, wide_keys + key * width);
+                    widen_bytes(from_value, width, wide_values + key * width);
+                    keys[key] = wide_keys + key * width;
+                    values[key] = wide_values + key * width;
+                } else {
+                    keys[key] = (const uint16_t *)from_key;
+                    values[key] = (const uint16_t *)from_value;
+                }
+            }
+            if (is_int8) {
+                key_scales.widen();
+                value_scales.widen();
             }
             pack_keys(keys, width, key_tile);
             pack_values(values, width, value_tiles);
@@ -215,6 +245,7 @@ static void attend(const typename Op::Input *all_queries, const long *all_positi
                     const long num_seen = position >= KEYS ? KEYS : position + 1;
                     const long num_hidden_first = window && position >= window ? position - window + 1 : 0;
                     take_block(scores + each * KEYS, num_hidden_first, num_seen, scale * LOG2_E, cap,
+                               is_int8 ? key_scales.numbers : nullptr, is_int8 ? value_scales.numbers : nullptr,
                                largest[local + each], totals[local + each], sums + (local + each) * sums_width,
                                sums_width, shares + each * KEYS);
                 }

@@ -82,6 +82,16 @@ static inline float widen_half(uint16_t half) {
     return wide;
 }
 
+static inline Floats widen_halves(const uint16_t *halves) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)halves));
+#else
+    Floats wide;
+    for (int lane = 0; lane < LANES; lane++) wide[lane] = widen_half(halves[lane]);
+    return wide;
+#endif
+}
+
 static inline float sum_lanes(Floats v) {
     for (int half = LANES / 2; half; half /= 2)
         for (int lane = 0; lane < half; lane++) v[lane] += v[lane + half];

@@ -114,7 +114,7 @@ static void encode_heads(const Number *heads, uint8_t *out, long num_tokens, lon
     for (long token = 0; token < num_tokens; token++)
         for (long head = 0; head < num_heads; head++) {
             const Number *row = heads + token * token_stride + head * head_stride;
-            uint8_t *to = out + (token * num_heads + head) * (size + 2);
+            uint8_t *own = out + token * num_heads * (size + 2), *to = own + head * size;
             float most = 0.0f;
             for (long at = 0; at < size; at++) {
                 const float own = std::fabs(widen(row[at]));
@@ -127,7 +127,7 @@ static void encode_heads(const Number *heads, uint8_t *out, long num_tokens, lon
                 const float bounded = quotient > 127.0f ? 127.0f : quotient < -127.0f ? -127.0f : quotient;
                 to[at] = (uint8_t)(int8_t)((bounded + 12582912.0f) - 12582912.0f);  // ties to even
             }
-            std::memcpy(to + size, &half, 2);
+            std::memcpy(own + num_heads * size + 2 * head, &half, 2);
         }
 }
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.attention.kv_format import decode_heads
 from kernels.attention.runs import cap_scores
 from kernels.op import Shape
 
@@ -160,8 +161,11 @@ def naive_paged_attention(
     for index, seq_len in enumerate(lens):
         rows = slice(starts[index], starts[index + 1])
         slots = get_slots(batch, index, seq_len)
-        keys = pool_keys[slots].to(dtype).repeat_interleave(group, dim=1)
-        values = pool_values[slots].to(dtype).repeat_interleave(group, dim=1)
+        keys, values = (
+            (decode_heads(pool[slots], dtype) if pool.dtype == torch.uint8 else pool[slots].to(dtype))
+            for pool in (pool_keys, pool_values)
+        )
+        keys, values = keys.repeat_interleave(group, dim=1), values.repeat_interleave(group, dim=1)
         scores = cap_scores(torch.einsum("thd,shd->hts", query[rows].to(dtype), keys) * scale, cap)
         scores.masked_fill_(~make_mask(batch, index, rows, seq_len, window), float("-inf"))
         out[rows] = torch.einsum("hts,shd->thd", scores.softmax(dim=-1), values).to(query.dtype)

@@ -52,17 +52,29 @@ def _cap_scores(scores, cap):
 
 
 @triton.jit
+def _load_scales(at, held, MASKED: tl.constexpr):
+    """Return the scales of a tile's keys or values, float32 [KEYS]."""
+    if MASKED:
+        scales = tl.load(at, mask=held, other=0.0)
+    else:
+        scales = tl.load(at)
+    return scales.to(tl.float32)
+
+
+@triton.jit
 def _attend_tiles(
     first, last, low, end, page, query, top, total, sums, lows, ends,
-    keys, values, pages, num_places, scale, cap,
+    keys, values, key_scales, value_scales, kv_head, pages, num_places, scale, cap,
     MASKED: tl.constexpr, WINDOW: tl.constexpr, CAPS: tl.constexpr, PAGE_SIZE: tl.constexpr,
     SLOT_STRIDE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    SCALE_STRIDE: tl.constexpr,
 ):  # fmt: skip
     """Add the tiles of positions [first, last) to the rows' softmax: maximum score, sum of weights, weighted sum of
     values.
 
     Without MASKED every row sees all of them. Keys outside of [low, end), which no row sees, are not read. `page` has
-    the pages of the first tile's positions; those of the next tile are returned with the softmax.
+    the pages of the first tile's positions; those of the next tile are returned with the softmax. Keys and values in
+    int8 have scales, SCALE_STRIDE apart: scores are multiplied by those of keys, and weights by those of values.
     """
     dims = tl.arange(0, HEAD_DIM)
     for start in range(first, last, KEYS):
@@ -70,15 +82,18 @@ def _attend_tiles(
         held = places < end
         if WINDOW:
             held &= places >= low
-        at = (page.to(tl.int64) * PAGE_SIZE + places % PAGE_SIZE)[:, None] * SLOT_STRIDE + dims[None, :]
+        slots = page.to(tl.int64) * PAGE_SIZE + places % PAGE_SIZE
+        at = slots[:, None] * SLOT_STRIDE + dims[None, :]
         # The next tile's pages are loaded now. If addresses depend on a load of their own tile, the compiler keeps only
         # one tile in flight for three stages, and none for two (triton-lang/triton #4721).
         page = _load_pages(start + KEYS, pages, num_places, PAGE_SIZE, KEYS)
         if MASKED:
-            key = tl.load(keys + at, mask=held[:, None], other=0.0)
+            key = tl.load(keys + at, mask=held[:, None], other=0)
         else:
             key = tl.load(keys + at)
-        scores = tl.dot(query, tl.trans(key), input_precision="ieee")
+        scores = tl.dot(query, tl.trans(key.to(query.dtype)), input_precision="ieee")
+        if key_scales is not None:
+            scores *= _load_scales(key_scales + slots * SCALE_STRIDE + kv_head, held, MASKED)[None, :]
         if CAPS:
             scores = _cap_scores(scores, cap)
         if MASKED:
@@ -96,23 +111,26 @@ def _attend_tiles(
         total = total * fading + tl.sum(shares, axis=1)
         sums = sums * fading[:, None]
         if MASKED:
-            value = tl.load(values + at, mask=held[:, None], other=0.0)
+            value = tl.load(values + at, mask=held[:, None], other=0)
         else:
             value = tl.load(values + at)
-        sums = tl.dot(shares.to(value.dtype), value, sums, input_precision="ieee")
+        if value_scales is not None:
+            shares *= _load_scales(value_scales + slots * SCALE_STRIDE + kv_head, held, MASKED)[None, :]
+        sums = tl.dot(shares.to(query.dtype), value.to(query.dtype), sums, input_precision="ieee")
         top = highest
     return page, top, total, sums
 
 
 @triton.jit(do_not_specialize=["num_seqs", "num_tokens", "least_chunk"])
 def attention_kernel(
-    out, levels, query, keys, values, page_table, page_starts, query_starts, seq_lens, key_ends,
+    out, levels, query, keys, values, key_scales, value_scales,
+    page_table, page_starts, query_starts, seq_lens, key_ends,
     num_seqs, num_tokens, least_chunk, scale, cap,
     query_stride, query_head_stride,
     SLOT_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, WINDOW: tl.constexpr, CAPS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, IS_CUT: tl.constexpr,
-    ONE_BLOCK: tl.constexpr, ONE_SEQ: tl.constexpr, LANES: tl.constexpr,
+    ONE_BLOCK: tl.constexpr, ONE_SEQ: tl.constexpr, LANES: tl.constexpr, SCALE_STRIDE: tl.constexpr,
 ):  # fmt: skip
     """Attend from one block to one chunk of its keys; the grid is [blocks, KV heads, chunks].
 
@@ -120,8 +138,9 @@ def attention_kernel(
     cut, `out` [num_tokens, num_heads, head_dim] is the result. Otherwise `out` is a float32 partial
     result for every chunk, [num_chunks, ...], and `levels` [num_chunks, num_tokens, num_heads] is log2 of the sum that
     it was divided by: -inf if a row sees nothing of a chunk, whose partial result is then NaN or not written. WINDOW
-    is 0 if unused. With ONE_BLOCK no sequence has more than one block. Loads come before everything that
-    has to wait for others: a program of a short chunk is little more than its first loads.
+    is 0 if unused. Keys and values in int8 have scales in float16: that of a slot's first head is SCALE_STRIDE behind
+    that of the slot before. With ONE_BLOCK no sequence has more than one block. Loads come before everything that has
+    to wait for others: a program of a short chunk is little more than its first loads.
     """
     program = tl.num_programs(0) - 1 - tl.program_id(0)  # the last rows see the most keys, so they start first
     kv_head = tl.program_id(1)
@@ -188,20 +207,20 @@ def attention_kernel(
         page = _load_pages(first, pages, num_places, PAGE_SIZE, KEYS)
         page, top, total, sums = _attend_tiles(
             first, tl.minimum(whole, end), low, end, page, queries, top, total, sums, lows, ends,
-            keys, values, pages, num_places, scale, cap,
-            True, WINDOW, CAPS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
+            keys, values, key_scales, value_scales, kv_head, pages, num_places, scale, cap,
+            True, WINDOW, CAPS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM, SCALE_STRIDE,
         )  # fmt: skip
     shortest = tl.min(tl.where(is_row, tl.minimum(ends, behind), MAX_POSITION), axis=0)
     whole_end = tl.maximum(shortest // KEYS * KEYS, whole)
     page, top, total, sums = _attend_tiles(
         whole, whole_end, low, end, page, queries, top, total, sums, lows, ends,
-        keys, values, pages, num_places, scale, cap,
-        False, WINDOW, CAPS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
+        keys, values, key_scales, value_scales, kv_head, pages, num_places, scale, cap,
+        False, WINDOW, CAPS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM, SCALE_STRIDE,
     )  # fmt: skip
     page, top, total, sums = _attend_tiles(
         whole_end, end, low, end, page, queries, top, total, sums, lows, ends,
-        keys, values, pages, num_places, scale, cap,
-        True, WINDOW, CAPS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
+        keys, values, key_scales, value_scales, kv_head, pages, num_places, scale, cap,
+        True, WINDOW, CAPS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM, SCALE_STRIDE,
     )  # fmt: skip
 
     found = total != 0

@@ -8,6 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from kernels.attention.kv_format import SCALE_BYTES, encode_heads, view_rows
 from kernels.op import Cost, Inputs, Shape, Variant, count_processors, is_interpreting, runs_triton
 from kernels.paged_attention import variants
 from kernels.paged_attention.batch import PagedBatch, make_baselines, make_batch, make_layouts, naive_paged_attention
@@ -29,10 +30,11 @@ def run_paged_attention(
 ) -> Tensor:
     """Attend from a batch's queries to the keys that each sees of its sequence.
 
-    query: [num_tokens, num_heads, head_dim]. pool_keys, pool_values: [num_slots, num_kv_heads, head_dim]; the query
-    heads [g * group, (g + 1) * group) use KV head g. Scores are multiplied by `scale`, or head_dim**-0.5; with a `cap`,
-    a score x becomes cap * tanh(x / cap). Returns [num_tokens, num_heads, head_dim], contiguous. A row that sees
-    nothing is NaN; rows that belong to no sequence are undefined.
+    query: [num_tokens, num_heads, head_dim]. pool_keys, pool_values: [num_slots, num_kv_heads, head_dim], or in int8
+    uint8 [num_slots, num_kv_heads, head_dim + 2] (`kernels.attention.KVFormat`); the query heads [g * group,
+    (g + 1) * group) use KV head g. Scores are multiplied by `scale`, or head_dim**-0.5; with a `cap`, a score x becomes
+    cap * tanh(x / cap). Returns [num_tokens, num_heads, head_dim], contiguous. A row that sees nothing is NaN; rows
+    that belong to no sequence are undefined.
 
     The kernel does not wait for the device. Raises ValueError if shapes, dtypes or devices do not fit.
     """
@@ -50,7 +52,7 @@ def run_paged_attention(
 
 def get_shape(query: Tensor, pool_keys: Tensor, batch: PagedBatch, window: int | None) -> Shape:
     """Return the shape of a batch, without asking the device."""
-    num_kv_heads, head_dim = pool_keys.shape[1:]
+    num_kv_heads, head_dim = pool_keys.shape[1], query.shape[2]
     shape = {
         "num_seqs": batch.num_seqs,
         "num_tokens": len(query),
@@ -62,6 +64,7 @@ def get_shape(query: Tensor, pool_keys: Tensor, batch: PagedBatch, window: int |
         "page_size": batch.page_size,
         "window": window or 0,
     }
+    shape |= {"int8": 1} if pool_keys.dtype == torch.uint8 else {}
     return shape | {"processors": count_processors(query.device)} if query.is_cuda else shape
 
 
@@ -76,9 +79,10 @@ def _check_tensors(query: Tensor, pool_keys: Tensor, pool_values: Tensor) -> Non
     num_heads, num_kv_heads = query.shape[1], pool_keys.shape[1]
     if num_kv_heads == 0 or num_heads == 0 or num_heads % num_kv_heads:
         raise ValueError(f"{num_heads} query heads are not a multiple of {num_kv_heads} KV heads")
-    if query.shape[2] != pool_keys.shape[2]:
+    is_int8 = pool_keys.dtype == torch.uint8
+    if query.shape[2] + (SCALE_BYTES if is_int8 else 0) != pool_keys.shape[2]:
         raise ValueError(f"query heads are {query.shape[2]} wide and keys {pool_keys.shape[2]}")
-    if not query.dtype == pool_keys.dtype == pool_values.dtype:
+    if pool_keys.dtype != pool_values.dtype or (query.dtype != pool_keys.dtype and not is_int8):
         raise ValueError(f"query is {query.dtype}, keys {pool_keys.dtype} and values {pool_values.dtype}")
     if not query.device == pool_keys.device == pool_values.device:
         raise ValueError(f"query is on {query.device}, keys on {pool_keys.device}, values on {pool_values.device}")
@@ -111,6 +115,8 @@ def _check_kernel_layout(query: Tensor, pool_keys: Tensor, pool_values: Tensor, 
         raise ValueError(f"head_dim must be a power of two, at least {MIN_HEAD_DIM}, not {head_dim}")
     if query.stride(2) != 1 or pool_keys.stride(2) != 1 or pool_keys.stride() != pool_values.stride():
         raise ValueError("heads must be contiguous, and keys and values have the same strides")
+    if pool_keys.dtype == torch.uint8 and not pool_keys.is_contiguous():
+        raise ValueError("keys and values in int8 must be contiguous")
     for name in ("page_table", "page_starts", "query_starts", "seq_lens", "key_ends"):
         tensor = getattr(batch, name)
         if tensor.dtype != torch.int32 or tensor.device != query.device:
@@ -161,14 +167,21 @@ def launch(
     is_cut = num_chunks > 1
     shares = torch.empty((*shape, head_dim), dtype=torch.float32, device=query.device) if is_cut else out
     levels = torch.empty(shape, dtype=torch.float32, device=query.device) if is_cut else None
+    pools: Sequence[Tensor] = (pool_keys, pool_values)
+    scales: Sequence[Tensor | None] = (None, None)
+    head_stride, scale_stride = pool_keys.stride(1), 0
+    if pool_keys.dtype == torch.uint8:
+        pools, halves = zip(*map(view_rows, pools), strict=True)
+        scales = [each[:, num_kv_heads * head_dim // SCALE_BYTES :] for each in halves]
+        head_stride, scale_stride = head_dim, halves[0].stride(0)
     one_block = batch.max_query_len * group <= rows
     num_blocks = batch.num_seqs if one_block else num_tokens * group // rows + batch.num_seqs
     kernel.attention_kernel[(num_blocks, num_kv_heads, num_chunks)](
         shares,
         levels,
         query,
-        pool_keys,
-        pool_values,
+        *pools,
+        *scales,
         batch.page_table,
         batch.page_starts,
         batch.query_starts,
@@ -182,7 +195,7 @@ def launch(
         query.stride(0),
         query.stride(1),
         SLOT_STRIDE=pool_keys.stride(0),
-        HEAD_STRIDE=pool_keys.stride(1),
+        HEAD_STRIDE=head_stride,
         GROUP=group,
         HEAD_DIM=head_dim,
         PAGE_SIZE=batch.page_size,
@@ -194,6 +207,7 @@ def launch(
         ONE_BLOCK=one_block,
         ONE_SEQ=batch.num_seqs == 1,
         LANES=SEQS_AT_ONCE,
+        SCALE_STRIDE=scale_stride,
         num_warps=variant["num_warps"],
         num_stages=variant["num_stages"],
         enable_fp_fusion=True,
@@ -257,7 +271,8 @@ class PagedAttention:
     """The op. A shape has `num_seqs` sequences of `num_rows` queries and `num_keys` keys; `num_kv_heads`, `group` query
     heads for each, and `head_dim`; `page_size`; `window`, 0 for none; `places`, the number of places at which the rows
     stand, evenly spread, 1 for the end; and for parity checks `uneven`, the number of rows that each sequence has fewer
-    than the one before, and `caps` (1) where scores have a cap and a scale of their own.
+    than the one before, `caps` (1) where scores have a cap and a scale of their own, and `int8` (1) where keys and
+    values are stored so.
     """
 
     name = "paged_attention"
@@ -274,6 +289,9 @@ class PagedAttention:
         _make_shape(8, 100, (1, 7, 64), page_size=16, places=2, window=17),
         _make_shape(1, 300, (1, 2, 64), page_size=16),  # cut in two chunks
         _make_shape(6, 40, (2, 2, 64), page_size=16, window=9, caps=1),
+        _make_shape(5, 70, (2, 3, 64), page_size=16, num_seqs=2, uneven=2, int8=1),
+        _make_shape(1, 300, (1, 2, 64), page_size=16, int8=1),
+        _make_shape(6, 40, (2, 2, 128), page_size=16, window=9, caps=1, int8=1),
     )
     benchmark_shapes: Sequence[Shape] = tuple(_make_benchmark_shapes())
 
@@ -290,6 +308,11 @@ class PagedAttention:
             return torch.randn(*sizes, device=device, generator=generator).to(dtype)
 
         def pool() -> Tensor:
+            if shape.get("int8"):  # the scales of other slots are NaN
+                rows = torch.full(
+                    (num_slots, num_kv_heads, head_dim + SCALE_BYTES), 255, dtype=torch.uint8, device=device
+                )
+                return rows.index_copy_(0, slots, encode_heads(randn(len(slots), num_kv_heads, head_dim)))
             empty = torch.full((num_slots, num_kv_heads, head_dim), torch.nan, dtype=dtype, device=device)
             return empty.index_copy_(0, slots, randn(len(slots), num_kv_heads, head_dim))
 
@@ -311,8 +334,8 @@ class PagedAttention:
         return (naive_paged_attention(**inputs),)
 
     def torch_baselines(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
-        """Return SDPA and FlexAttention over contiguous keys, which a paged pool does not have."""
-        return make_baselines(**inputs)
+        """Return SDPA and FlexAttention over contiguous keys, which a paged pool does not have; nothing of int8."""
+        return {} if inputs["pool_keys"].dtype == torch.uint8 else make_baselines(**inputs)
 
     def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
         """Count the bytes and operations.
@@ -324,9 +347,10 @@ class PagedAttention:
         num_rows = sum(len(one.key_ends) for one in each)
         head_dim, num_kv_heads = shape["head_dim"], shape["num_kv_heads"]
         num_heads = num_kv_heads * shape["group"]
-        moved = 2 * num_kv_heads * sum(one.num_keys for one in each) + 2 * num_heads * num_rows
+        num_read = 2 * num_kv_heads * sum(one.num_keys for one in each)
+        head_bytes = head_dim + SCALE_BYTES if shape.get("int8") else head_dim * dtype.itemsize
         ints = num_rows + 3 * len(each) + 1 + sum(one.num_pages(page_size) for one in each)
-        num_bytes = moved * head_dim * dtype.itemsize + ints * INT_BYTES
+        num_bytes = num_read * head_bytes + 2 * num_heads * num_rows * head_dim * dtype.itemsize + ints * INT_BYTES
         return Cost(num_bytes, 4 * num_heads * head_dim * sum(one.num_visible_pairs for one in each))
 
 

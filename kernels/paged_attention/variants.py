@@ -126,7 +126,12 @@ def shape_class(shape: Shape) -> str:
     }
     if shape["num_seqs"] > 1 and shape["num_rows"] > 1:
         parts["tokens"] = _name_class(_count_tokens(shape), ROW_BORDERS)
-    return " ".join([*(f"{name}={value}" for name, value in parts.items()), *(["window"] if shape["window"] else [])])
+    return " ".join(
+        [
+            *(f"{name}={value}" for name, value in parts.items()),
+            *(name for name in ("window", "int8") if shape.get(name)),
+        ]
+    )
 
 
 def fit_to_card(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from kernels.attention.kv_format import SCALE_BYTES, encode_heads
 from kernels.op import Cost, Inputs, Shape, Variant, round_up_to_power_of_2, runs_triton
 from kernels.rope import Record, apply_rope, fusible_rope
 from kernels.winners import get_variant
@@ -23,6 +25,8 @@ def rope_write(
     pool_values: Tensor,
     num_heads: int,
     record: Record | None = None,
+    key_bias: Tensor | None = None,
+    key_scales: Tensor | None = None,
 ) -> Tensor:
     """Rotate a layer's queries and keys, write keys and values to the pool, and return the queries.
 
@@ -33,13 +37,17 @@ def rope_write(
     pools and record have one dtype. Queries and keys are rotated in float32 and rounded once, with the bits of
     `kernels.rope.apply_rope`.
 
+    Pools and record in int8 are uint8 [num_slots, num_kv_heads, head_dim + 2] (`kernels.attention.KVFormat`). key_bias,
+    key_scales: float32 [num_kv_heads, head_dim], for int8 alone: keys with RoPE are divided by the scales and queries
+    multiplied, and recorded keys are stored without the bias. Both numbers of a pair have one scale, a power of two.
+
     Returns [num_tokens, num_heads, head_dim]. `heads` is not changed.
     """
     _check(heads, cos, sin, slots, pool_keys, pool_values, num_heads)
     if record is not None:
         _check(heads, cos, sin, record.slots, record.keys, record.values, num_heads)
     if not runs_triton(heads):
-        return naive_rope_write(heads, cos, sin, slots, pool_keys, pool_values, num_heads, record)
+        return naive_rope_write(heads, cos, sin, slots, pool_keys, pool_values, num_heads, record, key_bias, key_scales)
     query: Tensor
     query, *_ = OP.run(
         {
@@ -51,6 +59,8 @@ def rope_write(
             "pool_values": pool_values,
             "num_heads": num_heads,
             "record": record,
+            "key_bias": key_bias,
+            "key_scales": key_scales,
         }
     )
     return query
@@ -60,8 +70,8 @@ def _check(
     heads: Tensor, cos: Tensor, sin: Tensor, slots: Tensor, pool_keys: Tensor, pool_values: Tensor, num_heads: int
 ) -> None:
     num_tokens, num_all, head_dim = heads.shape
-    num_kv_heads = pool_keys.shape[1]
-    if pool_keys.shape != pool_values.shape or pool_keys.shape[2] != head_dim:
+    num_kv_heads, is_int8 = pool_keys.shape[1], pool_keys.dtype == torch.uint8
+    if pool_keys.shape != pool_values.shape or pool_keys.shape[2] != head_dim + (SCALE_BYTES if is_int8 else 0):
         raise ValueError(f"heads of {head_dim} do not fit pools {list(pool_keys.shape)} and {list(pool_values.shape)}")
     if num_all != num_heads + 2 * num_kv_heads:
         raise ValueError(f"{num_all} heads are not {num_heads} queries and {num_kv_heads} keys and values")
@@ -69,7 +79,7 @@ def _check(
         raise ValueError(f"angles {list(cos.shape)} and {list(sin.shape)} do not fit heads {list(heads.shape)}")
     if slots.shape != (num_tokens,):
         raise ValueError(f"{num_tokens} tokens need as many slots, not {list(slots.shape)}")
-    if not heads.dtype == pool_keys.dtype == pool_values.dtype:
+    if pool_keys.dtype != pool_values.dtype or (heads.dtype != pool_keys.dtype and not is_int8):
         raise ValueError(f"heads are {heads.dtype}, the pools {pool_keys.dtype} and {pool_values.dtype}")
     if not all(each.is_contiguous() for each in (heads, cos, sin, slots, pool_keys, pool_values)):
         raise ValueError("heads, angles, slots and pools must be contiguous")
@@ -84,8 +94,13 @@ def naive_rope_write(
     pool_values: Tensor,
     num_heads: int,
     record: Record | None = None,
+    key_bias: Tensor | None = None,
+    key_scales: Tensor | None = None,
 ) -> Tensor:
     """Compute `kernels.rope_write.rope_write` with plain torch operations."""
+    if pool_keys.dtype == torch.uint8:
+        own = slots, pool_keys, pool_values, num_heads, record, key_bias, key_scales
+        return _write_int8(heads, cos, sin, *own)
     num_rotated = num_heads + pool_keys.shape[1]
     rotated = apply_rope(heads[:, :num_rotated], cos, sin)
     _write(pool_keys, slots, rotated[:, num_heads:])
@@ -94,6 +109,33 @@ def naive_rope_write(
         _write(record.keys, record.slots, heads[:, num_heads:num_rotated])
         _write(record.values, record.slots, heads[:, num_rotated:])
     return rotated[:, :num_heads].contiguous()
+
+
+def _write_int8(
+    heads: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slots: Tensor,
+    pool_keys: Tensor,
+    pool_values: Tensor,
+    num_heads: int,
+    record: Record | None,
+    key_bias: Tensor | None,
+    key_scales: Tensor | None,
+) -> Tensor:
+    wide, num_kv_heads = heads.float(), pool_keys.shape[1]
+    num_rotated = num_heads + num_kv_heads
+    rotated = apply_rope(wide[:, :num_rotated], cos, sin)
+    query, keys, values = rotated[:, :num_heads], rotated[:, num_heads:], wide[:, num_rotated:]
+    if key_scales is not None:
+        query, keys = query * key_scales.repeat_interleave(num_heads // num_kv_heads, dim=0), keys / key_scales
+    _write(pool_keys, slots, encode_heads(keys))
+    _write(pool_values, slots, encode_heads(values))
+    if record is not None:
+        before_rope = wide[:, num_heads:num_rotated]
+        _write(record.keys, record.slots, encode_heads(before_rope if key_bias is None else before_rope - key_bias))
+        _write(record.values, record.slots, encode_heads(values))
+    return query.to(heads.dtype).contiguous()
 
 
 def _write(rows: Tensor, slots: Tensor, values: Tensor) -> None:
@@ -109,7 +151,9 @@ MAX_PAIRS = 8192
 
 
 class RopeWrite:
-    """The op. A shape has num_tokens, num_heads, num_kv_heads, head_dim and is_recorded (0 or 1)."""
+    """The op. A shape has num_tokens, num_heads, num_kv_heads, head_dim and is_recorded (0 or 1); `int8` (1) where keys
+    and values are stored so.
+    """
 
     name = "rope_write"
 
@@ -119,6 +163,8 @@ class RopeWrite:
         {"num_tokens": 9, "num_heads": 6, "num_kv_heads": 3, "head_dim": 64, "is_recorded": 0},
         {"num_tokens": 17, "num_heads": 4, "num_kv_heads": 2, "head_dim": 24, "is_recorded": 1},
         {"num_tokens": 3, "num_heads": 2, "num_kv_heads": 2, "head_dim": 256, "is_recorded": 1},
+        {"num_tokens": 7, "num_heads": 4, "num_kv_heads": 2, "head_dim": 64, "is_recorded": 1, "int8": 1},
+        {"num_tokens": 3, "num_heads": 3, "num_kv_heads": 3, "head_dim": 24, "is_recorded": 0, "int8": 1},
     )
     benchmark_shapes: Sequence[Shape] = tuple(
         {"num_tokens": each, "num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": 128, "is_recorded": kept}
@@ -151,7 +197,7 @@ class RopeWrite:
         tokens = next(each for each in (1, 4, 16, 64, 256, 1024, 4096, 1 << 62) if shape["num_tokens"] <= each)
         most = "more" if tokens == 1 << 62 else str(tokens)
         heads = f"heads={shape['num_heads']}+{shape['num_kv_heads']} head_dim={shape['head_dim']}"
-        return f"{heads} recorded={shape['is_recorded']} tokens<={most}"
+        return f"{heads} recorded={shape['is_recorded']} tokens<={most}{' int8' if shape.get('int8') else ''}"
 
     def inputs(self, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Inputs:
         """Make angles of any positions; from three tokens on, one token is not written and another one not recorded."""
@@ -164,7 +210,15 @@ class RopeWrite:
         )
         if num_tokens > 2:
             slots[1] = record_slots[2] = -1
-        pools = torch.full((4, num_slots, num_kv_heads, head_dim), torch.nan, dtype=dtype, device=device)
+        is_int8, sizes = bool(shape.get("int8")), (4, num_slots, num_kv_heads)
+        key_bias = key_scales = None
+        if is_int8:
+            pools = torch.full((*sizes, head_dim + SCALE_BYTES), 255, dtype=torch.uint8, device=device)
+            key_bias = torch.randn(num_kv_heads, head_dim, device=device, generator=generator) * 30
+            powers = torch.randint(4, (num_kv_heads, head_dim // 2), device=device, generator=generator)
+            key_scales = torch.exp2(powers.float()).repeat(1, 2)
+        else:
+            pools = torch.full((*sizes, head_dim), torch.nan, dtype=dtype, device=device)
         return {
             "heads": torch.randn(num_tokens, num_all, head_dim, device=device, generator=generator).to(dtype),
             "cos": angles.cos(),
@@ -174,6 +228,8 @@ class RopeWrite:
             "pool_values": pools[1],
             "num_heads": shape["num_heads"],
             "record": Record(record_slots, pools[2], pools[3]) if shape["is_recorded"] else None,
+            "key_bias": key_bias,
+            "key_scales": key_scales,
         }
 
     def run(self, inputs: Inputs, variant: Variant | None = None) -> tuple[Tensor, ...]:
@@ -187,15 +243,35 @@ class RopeWrite:
                 "num_kv_heads": pool_keys.shape[1],
                 "head_dim": heads.shape[2],
                 "is_recorded": int(inputs["record"] is not None),
+                "int8": int(pool_keys.dtype == torch.uint8),
             }
             variant = get_variant(self, shape, heads.device, heads.dtype)
         return _list_outputs(launch(**inputs, variant=variant), inputs)
 
     def reference(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        if inputs["pool_keys"].dtype == torch.uint8:
+            return self._reference_int8(inputs)
         return _list_outputs(naive_rope_write(**inputs), inputs)
 
+    def _reference_int8(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        """Compute in float32 on a CPU: integers are to be equal, so roundings are to be the same."""
+
+        def move(value: Any) -> Any:
+            if isinstance(value, Record):
+                return Record(*map(move, (value.slots, value.keys, value.values)))
+            if not isinstance(value, Tensor):
+                return value
+            return value.cpu().float() if value.is_floating_point() else value.cpu()
+
+        own, device = {name: move(value) for name, value in inputs.items()}, inputs["heads"].device
+        return tuple(each.to(device) for each in _list_outputs(naive_rope_write(**own), own))
+
     def torch_baselines(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
-        """Return the operations one by one, and compiled; which tokens are written is known beforehand."""
+        """Return the operations one by one, and compiled; which tokens are written is known beforehand. Of int8 there
+        are none.
+        """
+        if inputs["pool_keys"].dtype == torch.uint8:
+            return {}
         heads, cos, sin, num_heads = (inputs[name] for name in ("heads", "cos", "sin", "num_heads"))
         num_rotated = num_heads + inputs["pool_keys"].shape[1]
         written, slots = _find_written_rows(inputs["slots"])

@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.attention.kernel import encode_pairs, store_pairs
+from kernels.attention.kv_format import view_rows
 from kernels.op import Variant
 from kernels.rope import Record
 from kernels.rope.kernel import rotate_pair
@@ -24,6 +26,12 @@ def rope_write_kernel(
     record_slots,  # int64 [num_tokens], or None
     record_keys,  # [num_stored, num_kv_heads, head_dim]
     record_values,
+    pool_key_scales,  # float16, the memory of the pools and the record where they are in int8; else None
+    pool_value_scales,
+    record_key_scales,
+    record_value_scales,
+    key_bias,  # float32 [num_kv_heads, head_dim], or None; these two are for int8
+    key_scales,
     num_tokens,
     num_heads: tl.constexpr,
     num_kv_heads: tl.constexpr,
@@ -50,6 +58,10 @@ def rope_write_kernel(
         first = tl.load(source, mask=mask).to(tl.float32)
         second = tl.load(source + half, mask=mask).to(tl.float32)
         first, second = rotate_pair(first, second, cosines, sines)
+        if key_scales is not None:  # those of a pair are equal
+            factor = tl.load(key_scales + head // (num_heads // num_kv_heads) * head_dim + dim, mask=mask, other=1.0)
+            first *= factor
+            second *= factor
         target = query + token * (num_heads * head_dim) + head * head_dim + dim
         tl.store(target, first.to(query.dtype.element_ty), mask=mask)
         tl.store(target + half, second.to(query.dtype.element_ty), mask=mask)
@@ -59,25 +71,61 @@ def rope_write_kernel(
         source = row + (num_heads + head) * head_dim + dim
         first_key = tl.load(source, mask=mask)
         second_key = tl.load(source + half, mask=mask)
-        values = source + num_kv_heads * head_dim
-        first_value = tl.load(values, mask=mask)
-        second_value = tl.load(values + half, mask=mask)
+        value_source = source + num_kv_heads * head_dim
+        first_value = tl.load(value_source, mask=mask)
+        second_value = tl.load(value_source + half, mask=mask)
         first, second = rotate_pair(first_key.to(tl.float32), second_key.to(tl.float32), cosines, sines)
         slot = tl.load(slots + token, mask=token < num_tokens, other=-1)
-        place = slot * (num_kv_heads * head_dim) + head * head_dim + dim
-        is_written = mask & (slot >= 0)
-        tl.store(pool_keys + place, first.to(pool_keys.dtype.element_ty), mask=is_written)
-        tl.store(pool_keys + place + half, second.to(pool_keys.dtype.element_ty), mask=is_written)
-        tl.store(pool_values + place, first_value, mask=is_written)
-        tl.store(pool_values + place + half, second_value, mask=is_written)
-        if record_slots is not None:
-            slot = tl.load(record_slots + token, mask=token < num_tokens, other=-1)
+        if pool_key_scales is not None:
+            is_written = (token < num_tokens) & (head < num_kv_heads) & (slot >= 0)
+            if key_scales is not None:
+                factor = tl.load(key_scales + head * head_dim + dim, mask=mask, other=1.0)
+                first = tl.div_rn(first, tl.broadcast_to(factor, first.shape))
+                second = tl.div_rn(second, tl.broadcast_to(factor, second.shape))
+            keys, other_keys, key_steps = encode_pairs(first, second, mask)
+            values, other_values, value_steps = encode_pairs(
+                first_value.to(tl.float32), second_value.to(tl.float32), mask
+            )
+            store_pairs(
+                pool_keys, pool_key_scales, slot, head, dim, keys, other_keys, key_steps, is_written,
+                num_kv_heads, head_dim,
+            )  # fmt: skip
+            store_pairs(
+                pool_values, pool_value_scales, slot, head, dim, values, other_values, value_steps, is_written,
+                num_kv_heads, head_dim,
+            )  # fmt: skip
+            if record_slots is not None:
+                first = first_key.to(tl.float32)
+                second = second_key.to(tl.float32)
+                if key_bias is not None:
+                    first -= tl.load(key_bias + head * head_dim + dim, mask=mask, other=0.0)
+                    second -= tl.load(key_bias + head * head_dim + dim + half, mask=mask, other=0.0)
+                keys, other_keys, key_steps = encode_pairs(first, second, mask)
+                slot = tl.load(record_slots + token, mask=token < num_tokens, other=-1)
+                is_written = (token < num_tokens) & (head < num_kv_heads) & (slot >= 0)
+                store_pairs(
+                    record_keys, record_key_scales, slot, head, dim, keys, other_keys, key_steps, is_written,
+                    num_kv_heads, head_dim,
+                )  # fmt: skip
+                store_pairs(
+                    record_values, record_value_scales, slot, head, dim, values, other_values, value_steps,
+                    is_written, num_kv_heads, head_dim,
+                )  # fmt: skip
+        else:
             place = slot * (num_kv_heads * head_dim) + head * head_dim + dim
             is_written = mask & (slot >= 0)
-            tl.store(record_keys + place, first_key, mask=is_written)
-            tl.store(record_keys + place + half, second_key, mask=is_written)
-            tl.store(record_values + place, first_value, mask=is_written)
-            tl.store(record_values + place + half, second_value, mask=is_written)
+            tl.store(pool_keys + place, first.to(pool_keys.dtype.element_ty), mask=is_written)
+            tl.store(pool_keys + place + half, second.to(pool_keys.dtype.element_ty), mask=is_written)
+            tl.store(pool_values + place, first_value, mask=is_written)
+            tl.store(pool_values + place + half, second_value, mask=is_written)
+            if record_slots is not None:
+                slot = tl.load(record_slots + token, mask=token < num_tokens, other=-1)
+                place = slot * (num_kv_heads * head_dim) + head * head_dim + dim
+                is_written = mask & (slot >= 0)
+                tl.store(record_keys + place, first_key, mask=is_written)
+                tl.store(record_keys + place + half, second_key, mask=is_written)
+                tl.store(record_values + place, first_value, mask=is_written)
+                tl.store(record_values + place + half, second_value, mask=is_written)
 
 
 def launch(
@@ -89,12 +137,21 @@ def launch(
     pool_values: Tensor,
     num_heads: int,
     record: Record | None,
+    key_bias: Tensor | None,
+    key_scales: Tensor | None,
     variant: Variant,
 ) -> Tensor:
     """Run `kernels.rope_write.rope_write` with these constants."""
     num_tokens, _, head_dim = heads.shape
     num_kv_heads = pool_keys.shape[1]
     query = torch.empty((num_tokens, num_heads, head_dim), dtype=heads.dtype, device=heads.device)
+    record_slots = None if record is None else record.slots
+    rows = [pool_keys, pool_values, *((None, None) if record is None else (record.keys, record.values))]
+    scales: list[Tensor | None] = [None] * len(rows)
+    if pool_keys.dtype == torch.uint8:
+        rows, scales = map(
+            list, zip(*((None, None) if each is None else view_rows(each) for each in rows), strict=True)
+        )
     num_groups = triton.cdiv(num_heads, variant["block_heads"]) + triton.cdiv(num_kv_heads, variant["block_heads"])
     rope_write_kernel[(triton.cdiv(num_tokens, variant["block_tokens"]), num_groups)](
         heads,
@@ -102,9 +159,12 @@ def launch(
         sin,
         slots,
         query,
-        pool_keys,
-        pool_values,
-        *((None, None, None) if record is None else (record.slots, record.keys, record.values)),
+        *rows[:2],
+        record_slots,
+        *rows[2:],
+        *scales,
+        key_bias,
+        key_scales,
         num_tokens,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from kernels.attention import Scratch
+from kernels.attention.kv_format import SCALE_BYTES
 from kernels.op import runs_triton, upload
 from kernels.span_placement.host import place_on_cpu
-from kernels.span_placement.op import OP
+from kernels.span_placement.op import OP, naive_place
 
 __all__ = ["OP", "move_layers", "place", "place_layers"]
 
@@ -54,15 +56,26 @@ def place_layers(
     pool_values: Sequence[Tensor],
     target_slots: Tensor,
     scratch: Scratch,
+    key_bias: Tensor | None = None,
+    key_scales: Tensor | None = None,
 ) -> None:
-    """Do the same as `place` in every layer, with one launch on a card."""
+    """Do the same as `place` in every layer, with one launch on a card.
+
+    Keys and values in int8 are uint8 [num_slots, num_kv_heads, head_dim + 2] (`kernels.attention.KVFormat`). key_bias,
+    key_scales: float32 [num_layers, num_kv_heads, head_dim], for int8 alone: the bias is added to keys before RoPE, and
+    what is rotated is divided by the scales, before it is put into int8 once more.
+    """
     _check(keys, values, source_slots, cos, sin, pool_keys, pool_values, target_slots)
     if not len(source_slots):
         return
     device = pool_keys[0].device
     if not runs_triton(pool_keys[0]):
-        for layer in zip(keys, values, pool_keys, pool_values, strict=True):
-            place_on_cpu(*layer[:2], source_slots, cos, sin, *layer[2:], target_slots, scratch)
+        for at, layer in enumerate(zip(keys, values, pool_keys, pool_values, strict=True)):
+            if pool_keys[0].dtype == torch.uint8:
+                own = (None if each is None else each[at] for each in (key_bias, key_scales))
+                naive_place(*layer[:2], source_slots, cos, sin, *layer[2:], target_slots, *own)
+            else:
+                place_on_cpu(*layer[:2], source_slots, cos, sin, *layer[2:], target_slots, scratch)
         return
     if keys[0].device != device and not keys[0].is_pinned():
         raise ValueError("keys and values in host memory must be pinned for a card")
@@ -76,6 +89,8 @@ def place_layers(
             "pool_keys": pool_keys,
             "pool_values": pool_values,
             "target_slots": upload(target_slots, device),
+            "key_bias": key_bias,
+            "key_scales": key_scales,
         }
     )
 
@@ -93,7 +108,8 @@ def _check(
     if not len(keys) == len(values) == len(pool_keys) == len(pool_values) > 0:
         raise ValueError(f"{len(keys)} and {len(values)} layers are not {len(pool_keys)} and {len(pool_values)}")
     num_tokens, row = len(source_slots), pool_keys[0].shape[1:]
-    if not cos.shape == sin.shape == (num_tokens, row[1] // 2) or target_slots.shape != (num_tokens,):
+    head_dim = row[1] - SCALE_BYTES if pool_keys[0].dtype == torch.uint8 else row[1]
+    if not cos.shape == sin.shape == (num_tokens, head_dim // 2) or target_slots.shape != (num_tokens,):
         raise ValueError(
             f"{num_tokens} tokens of {list(row)} have angles {list(cos.shape)}, {list(sin.shape)} and "
             f"{len(target_slots)} target slots"

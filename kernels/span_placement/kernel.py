@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.attention.kernel import HALF_BYTES, encode_pairs, store_pairs
+from kernels.attention.kv_format import view_rows
 from kernels.op import Variant, upload
 from kernels.rope.kernel import rotate_pair
 
@@ -29,6 +31,9 @@ def place_kernel(
     sin,
     target_slots,  # int64 [num_tokens]
     pool,  # any of the pools, for its dtype
+    halves,  # float16, the memory of a pool in int8, for its dtype; else None
+    key_bias,  # float32 [num_layers, num_kv_heads, head_dim], or None; these two are for int8
+    key_scales,
     num_tokens,
     num_layers,
     num_kv_heads: tl.constexpr,
@@ -45,8 +50,11 @@ def place_kernel(
     head = tl.program_id(1) * block_heads + tl.arange(0, block_heads)[None, :, None]
     dim = tl.arange(0, block_half)[None, None, :]
     is_own = token < num_tokens
-    source = tl.load(source_slots + token, mask=is_own, other=0) * (num_kv_heads * head_dim) + head * head_dim + dim
-    target = tl.load(target_slots + token, mask=is_own, other=0) * (num_kv_heads * head_dim) + head * head_dim + dim
+    source_slot = tl.load(source_slots + token, mask=is_own, other=0)
+    target_slot = tl.load(target_slots + token, mask=is_own, other=0)
+    token_width: tl.constexpr = num_kv_heads * (head_dim if halves is None else head_dim + HALF_BYTES)
+    source = source_slot * token_width + head * head_dim + dim
+    target = target_slot * token_width + head * head_dim + dim
     cosines = tl.load(cos + token * half + dim, mask=is_own & (dim < half))
     sines = tl.load(sin + token * half + dim, mask=is_own & (dim < half))
     mask = is_own & (head < num_kv_heads) & (dim < half)
@@ -61,9 +69,39 @@ def place_kernel(
         second = tl.load(keys + source + half, mask=mask)
         first_value = tl.load(values + source, mask=mask)
         second_value = tl.load(values + source + half, mask=mask)
-        first, second = rotate_pair(first.to(tl.float32), second.to(tl.float32), cosines, sines)
-        tl.store(pool_keys + target, first.to(pool.dtype.element_ty), mask=mask)
-        tl.store(pool_keys + target + half, second.to(pool.dtype.element_ty), mask=mask)
+        if halves is not None:
+            scales_at = num_kv_heads * half + head
+            from_slot = source_slot * (token_width // HALF_BYTES) + scales_at
+            to_slot = target_slot * (token_width // HALF_BYTES) + scales_at
+            has_scales = is_own & (head < num_kv_heads)
+            scales = tl.load(_load_pointer(addresses + layer, halves, 2) + from_slot, mask=has_scales).to(tl.float32)
+            first = first.to(tl.float32) * scales
+            second = second.to(tl.float32) * scales
+            row = layer * (num_kv_heads * head_dim) + head * head_dim + dim
+            if key_bias is not None:
+                bias = key_bias + row
+                first += tl.load(bias, mask=mask, other=0.0)
+                second += tl.load(bias + half, mask=mask, other=0.0)
+            first, second = rotate_pair(first, second, cosines, sines)
+            if key_scales is not None:
+                factor = tl.load(key_scales + row, mask=mask, other=1.0)
+                first = tl.div_rn(first, tl.broadcast_to(factor, first.shape))
+                second = tl.div_rn(second, tl.broadcast_to(factor, second.shape))
+            first, second, scales = encode_pairs(first, second, mask)
+            own_halves = _load_pointer(addresses + 2 * num_layers + layer, halves, 2)
+            store_pairs(
+                pool_keys, own_halves, target_slot, head, dim, first, second, scales, has_scales, num_kv_heads, head_dim
+            )
+            value_scales = tl.load(
+                _load_pointer(addresses + num_layers + layer, halves, 2) + from_slot, mask=has_scales
+            )
+            tl.store(
+                _load_pointer(addresses + 3 * num_layers + layer, halves, 2) + to_slot, value_scales, mask=has_scales
+            )
+        else:
+            first, second = rotate_pair(first.to(tl.float32), second.to(tl.float32), cosines, sines)
+            tl.store(pool_keys + target, first.to(pool.dtype.element_ty), mask=mask)
+            tl.store(pool_keys + target + half, second.to(pool.dtype.element_ty), mask=mask)
         tl.store(pool_values + target, first_value, mask=mask)
         tl.store(pool_values + target + half, second_value, mask=mask)
 
@@ -107,11 +145,15 @@ def launch(
     pool_keys: Sequence[Tensor],
     pool_values: Sequence[Tensor],
     target_slots: Tensor,
+    key_bias: Tensor | None,
+    key_scales: Tensor | None,
     variant: Variant,
 ) -> None:
     """Run `kernels.span_placement.place_layers` with these constants, on memory that the device reads."""
-    num_tokens, num_layers, pool = len(source_slots), len(keys), pool_keys[0]
-    _, num_kv_heads, head_dim = pool.shape
+    num_tokens, num_layers, pool, halves = len(source_slots), len(keys), pool_keys[0], None
+    num_kv_heads, head_dim = pool.shape[1], 2 * cos.shape[1]
+    if pool.dtype == torch.uint8:
+        pool, halves = view_rows(pool)
     addresses = tuple(each.data_ptr() for each in (*keys, *values, *pool_keys, *pool_values))
     grid = (
         triton.cdiv(num_tokens, variant["block_tokens"]),
@@ -126,6 +168,9 @@ def launch(
         sin,
         target_slots,
         pool,
+        halves,
+        key_bias,
+        key_scales,
         num_tokens,
         num_layers,
         num_kv_heads=num_kv_heads,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from kernels.attention.kv_format import SCALE_BYTES, decode_heads, encode_heads
 from kernels.op import Cost, Inputs, Shape, Variant, round_up_to_power_of_2
 from kernels.rope import apply_rope, fusible_rope
 from kernels.winners import get_variant
@@ -21,8 +22,19 @@ def naive_place(
     pool_keys: Tensor,
     pool_values: Tensor,
     target_slots: Tensor,
+    key_bias: Tensor | None = None,
+    key_scales: Tensor | None = None,
 ) -> None:
-    """Compute `kernels.span_placement.place` with plain torch operations; keys and values may be on any device."""
+    """Compute `kernels.span_placement.place` with plain torch operations; keys and values may be on any device.
+
+    key_bias, key_scales: of the layer, [num_kv_heads, head_dim], as `kernels.span_placement.place_layers` takes them.
+    """
+    if pool_keys.dtype == torch.uint8:
+        wide = decode_heads(keys[source_slots], torch.float32)
+        rotated = apply_rope(wide if key_bias is None else wide + key_bias, cos, sin)
+        pool_keys.index_copy_(0, target_slots, encode_heads(rotated if key_scales is None else rotated / key_scales))
+        pool_values.index_copy_(0, target_slots, values[source_slots])
+        return
     pool_keys[target_slots] = apply_rope(keys[source_slots].to(pool_keys.device), cos, sin)
     pool_values[target_slots] = values[source_slots].to(pool_values.device)
 
@@ -35,7 +47,7 @@ MAX_PAIRS = 8192
 
 
 class SpanPlacement:
-    """The op. A shape has num_tokens, num_layers, num_kv_heads and head_dim."""
+    """The op. A shape has num_tokens, num_layers, num_kv_heads and head_dim; `int8` (1) where all is stored so."""
 
     name = "span_placement"
 
@@ -44,6 +56,7 @@ class SpanPlacement:
         {"num_tokens": 5, "num_layers": 3, "num_kv_heads": 2, "head_dim": 128},
         {"num_tokens": 17, "num_layers": 2, "num_kv_heads": 3, "head_dim": 24},
         {"num_tokens": 3, "num_layers": 5, "num_kv_heads": 1, "head_dim": 256},
+        {"num_tokens": 6, "num_layers": 3, "num_kv_heads": 2, "head_dim": 64, "int8": 1},
     )
     benchmark_shapes: Sequence[Shape] = (
         *({"num_tokens": each, "num_layers": 28, "num_kv_heads": 2, "head_dim": 128} for each in (512, 8192, 32768)),
@@ -80,17 +93,27 @@ class SpanPlacement:
         """Name the size of a token, and whether there are more than 1,024 tokens."""
         num_layers, num_kv_heads, head_dim = (shape[name] for name in ("num_layers", "num_kv_heads", "head_dim"))
         tokens = "tokens<=1024" if shape["num_tokens"] <= 1024 else "tokens>1024"
-        return f"layers={num_layers} kv_heads={num_kv_heads} head_dim={head_dim} {tokens}"
+        kind = " int8" if shape.get("int8") else ""
+        return f"layers={num_layers} kv_heads={num_kv_heads} head_dim={head_dim} {tokens}{kind}"
 
     def inputs(self, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Inputs:
         """Make stacked layers of a store and a pool with random slots; all other slots are NaN."""
         num_tokens, num_layers = shape["num_tokens"], shape["num_layers"]
         num_slots, head_dim = num_tokens + SPARE_SLOTS, shape["head_dim"]
-        rows = (num_layers, num_slots, shape["num_kv_heads"], head_dim)
+        heads = shape["num_kv_heads"], head_dim
         source, target = (torch.randperm(num_slots, device=device, generator=generator)[:num_tokens] for _ in range(2))
-        keys, values = (torch.full(rows, torch.nan, dtype=dtype, device=device) for _ in range(2))
+        key_bias = key_scales = None
+        if shape.get("int8"):
+            rows = torch.full((4, num_layers, num_slots, heads[0], head_dim + SCALE_BYTES), 255, dtype=torch.uint8)
+            key_bias = torch.randn(num_layers, *heads, device=device, generator=generator) * 30
+            powers = torch.randint(4, (num_layers, heads[0], head_dim // 2), device=device, generator=generator)
+            key_scales = torch.exp2(powers.float()).repeat(1, 1, 2)
+        else:
+            rows = torch.full((4, num_layers, num_slots, *heads), torch.nan, dtype=dtype)
+        keys, values, pool_keys, pool_values = rows.to(device)
         for layer in (*keys, *values):
-            layer[source] = torch.randn(num_tokens, *rows[2:], device=device, generator=generator).to(dtype)
+            drawn = torch.randn(num_tokens, *heads, device=device, generator=generator)
+            layer[source] = encode_heads(drawn) if shape.get("int8") else drawn.to(dtype)
         angles = torch.randn(num_tokens, head_dim // 2, device=device, generator=generator) * 100
         return {
             "keys": keys,
@@ -98,9 +121,11 @@ class SpanPlacement:
             "source_slots": source,
             "cos": angles.cos(),
             "sin": angles.sin(),
-            "pool_keys": torch.full(rows, torch.nan, dtype=dtype, device=device),
-            "pool_values": torch.full(rows, torch.nan, dtype=dtype, device=device),
+            "pool_keys": pool_keys,
+            "pool_values": pool_values,
             "target_slots": target,
+            "key_bias": key_bias,
+            "key_scales": key_scales,
         }
 
     def run(self, inputs: Inputs, variant: Variant | None = None) -> tuple[Tensor, ...]:
@@ -113,21 +138,38 @@ class SpanPlacement:
                 "num_tokens": len(inputs["source_slots"]),
                 "num_layers": len(inputs["keys"]),
                 "num_kv_heads": pool.shape[1],
-                "head_dim": pool.shape[2],
+                "head_dim": 2 * inputs["cos"].shape[1],
+                "int8": int(pool.dtype == torch.uint8),
             }
             variant = get_variant(self, shape, pool.device, pool.dtype)
         launch(**inputs, variant=variant)
         return inputs["pool_keys"], inputs["pool_values"]
 
     def reference(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        if inputs["pool_keys"][0].dtype == torch.uint8:
+            return self._reference_int8(inputs)
         own = ("keys", "values", "pool_keys", "pool_values")
         shared = {name: value for name, value in inputs.items() if name not in own}
         for layer in range(len(inputs["keys"])):
             naive_place(**shared, **{name: inputs[name][layer] for name in own})
         return inputs["pool_keys"], inputs["pool_values"]
 
+    def _reference_int8(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        """Compute in float32 on a CPU: integers are to be equal, so roundings are to be the same."""
+        own = {name: (each.float() if each.is_floating_point() else each).cpu() for name, each in inputs.items()}
+        by_layer = ("keys", "values", "pool_keys", "pool_values", "key_bias", "key_scales")
+        shared = {name: value for name, value in own.items() if name not in by_layer}
+        for layer in range(len(own["keys"])):
+            naive_place(**shared, **{name: own[name][layer] for name in by_layer})
+        device = inputs["pool_keys"].device
+        return own["pool_keys"].to(device), own["pool_values"].to(device)
+
     def torch_baselines(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
-        """Return one gather, rotation and scatter over all layers, which must be stacked, and the same compiled."""
+        """Return one gather, rotation and scatter over all layers, which must be stacked, and the same compiled. Of
+        int8 there are none.
+        """
+        if inputs["pool_keys"][0].dtype == torch.uint8:
+            return {}
         keys, values, source = inputs["keys"], inputs["values"], inputs["source_slots"]
         pool_keys, pool_values, target = inputs["pool_keys"], inputs["pool_values"], inputs["target_slots"]
         cos, sin = (inputs[name].repeat(len(keys), 1) for name in ("cos", "sin"))

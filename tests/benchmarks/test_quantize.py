@@ -27,11 +27,11 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def decoder(scheme: Quantization | None = None, *, kv_int8: bool = False) -> Decoder:
-    return Decoder(tiny_parameters(tiny_config(ffn_size=64, max_positions=1024)), scheme, kv_int8=kv_int8)
+def decoder(scheme: Quantization | None = None) -> Decoder:
+    return Decoder(tiny_parameters(tiny_config(ffn_size=64, max_positions=1024)), scheme)
 
 
-WEIGHTS: dict[str, Quantization] = {"int8": "int8", "int4": "int4"}
+SCHEME: dict[str, Quantization] = {"int8": "int8", "int4": "int4"}
 
 
 def tiny_model(name: str, scheme: str) -> Any:
@@ -39,7 +39,7 @@ def tiny_model(name: str, scheme: str) -> Any:
     return SimpleNamespace(
         name=name,
         text=SimpleNamespace(tokenizer=tokenizer),
-        engine=SimpleNamespace(model=decoder(WEIGHTS.get(scheme), kv_int8="KV" in scheme)),
+        engine=SimpleNamespace(model=decoder(SCHEME.get(scheme))),
     )
 
 

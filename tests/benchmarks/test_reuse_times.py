@@ -296,6 +296,22 @@ def test_approximations_lie_between_the_noise_and_the_stale_answer(rows: list[di
             assert sum(turbo["kl"]) < sum(row["stale_kl"])
 
 
+def test_modes_in_int8_are_held_to_a_full_recompute_that_is_not(
+    rows: list[dict[str, Any]], laid_out: list[LaidOutProbe], text: TokenizerBundle
+) -> None:
+    decoder = tiny_decoder(vocab_size=len(text.tokenizer.token_bytes()), max_positions=4096)
+    found = Scorer(decoder, text, NUM_TOKENS, kv_int8=True).score(laid_out[0], with_noise=True)
+    assert found is not None
+    assert {name: found[name] for name in found if name != "settings"} == {
+        name: rows[0][name] for name in rows[0] if name != "settings"
+    }
+    exact, turbo = found["settings"]["exact"], found["settings"]["turbo"]
+    assert 1e-8 < sum(exact["kl"]) < sum(found["stale_kl"])
+    assert exact["num_run"] == found["prompt_tokens"]
+    assert turbo["num_run"] == rows[0]["settings"]["turbo"]["num_run"]
+    assert turbo["kl"] != rows[0]["settings"]["turbo"]["kl"]
+
+
 def test_the_summary_has_the_keys_of_the_interface(rows: list[dict[str, Any]]) -> None:
     found = quality.summarise(rows)
     assert {"kl_mean", "kl_p99", "top1", "exact_match"} <= set(found["fast"]["insensitive"])

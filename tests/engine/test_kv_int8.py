@@ -11,15 +11,17 @@ import torch
 from engine.core import EngineCore
 from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
-from engine.errors import EngineError, NumericFault
+from engine.errors import NumericFault
 from engine.kv_pool import KVPool, page_bytes
 from engine.layers.decoder_weights import LARGE_BIAS, find_key_scales
 from engine.reuse import Reuse
+from engine.runner.cuda_runner import KernelRunner
 from engine.types import GenerationRequest
 from kernels.attention import KVFormat
+from kernels.attention.kv_format import split_rows
 from tests.engine.cores import PROMPT, Collected, Oracle, RandomDraft, drain, run_one
 from tests.engine.reuse.turns import edited, random_ids, reusing_core, run
-from tests.engine.runner.kernel_cores import by_kernels
+from tests.engine.runner.kernel_cores import by_kernels, kernel_model
 from tests.engine.test_parity import logits_of, random_tokens, relative_error
 from tests.engine.tiny import FAMILIES, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
 
@@ -132,9 +134,35 @@ def test_a_large_bias_costs_little_with_them_and_much_without() -> None:
     assert good < 0.7 * bad
 
 
-def test_cards_are_refused() -> None:
-    with by_kernels(), pytest.raises(EngineError, match="keys and values in int8 are for CPUs; leave --kv-dtype out"):
-        EngineCore(build(), TOKEN_BYTES, EngineConfig(200))
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "gemma2", "qwen2, windows in a part"])
+def test_passes_of_a_card_give_what_torch_gives(family: str) -> None:
+    """The bytes that both store are the same, but for a rounding here and there."""
+    model, random = kernel_model(family, kv_int8=True), Random(3)
+    plain = reusing_core(model) if model.config.window is None else invariant_core(model)
+    with by_kernels():
+        core = reusing_core(model) if model.config.window is None else EngineCore(model, TOKEN_BYTES, EngineConfig(200))
+    assert isinstance(core._runner, KernelRunner)
+    prompt = random_ids(random, 90)
+    for _ in range(4):
+        reuse = Reuse("turbo", segment_ends=tuple(range(6, len(prompt), 6)))
+        ours, theirs = (run(each, prompt, reuse, max_new_tokens=5, logprobs=3) for each in (core, plain))
+        assert ours.usage.reused_at == theirs.usage.reused_at
+        for one, other in zip(ours.logprobs, theirs.logprobs, strict=True):
+            assert one.logprob == pytest.approx(other.logprob, abs=0.02)
+        check_same_rows(core, plain)
+        prompt = edited(random, prompt)
+    assert core.reuse is None or core.reuse.store.stats().num_hit > 90
+
+
+def check_same_rows(core: EngineCore, plain: EngineCore) -> None:
+    if core.reuse is None or plain.reuse is None:
+        return
+    ours, theirs = core.reuse.store, plain.reuse.store
+    for layer in range(core.model.config.num_layers):
+        for own, other in ((ours.keys, theirs.keys), (ours.values, theirs.values)):
+            (integers, scales), (others, other_scales) = split_rows(own[layer]), split_rows(other[layer])
+            assert (integers.int() - others.int()).abs().max() <= 1
+            torch.testing.assert_close(scales, other_scales, rtol=1e-2, atol=1e-4)
 
 
 def test_a_key_that_is_no_number_is_told() -> None:

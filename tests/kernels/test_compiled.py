@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from kernels.attention.kv_format import SCALE_BYTES
 from kernels.op import Op, Shape, Variant, is_interpreting
 from kernels.paged_attention import variants
 from kernels.paged_attention.op import CHUNKS_AT_ONCE, HOPPER, OP, SEQS_AT_ONCE
@@ -71,10 +72,19 @@ def attend(shape: Shape, variant: Variant, capability: int, dtype: str = "bf16")
         "ONE_BLOCK": shape["num_rows"] == 1,
         "ONE_SEQ": False,
         "LANES": SEQS_AT_ONCE,
+        "SCALE_STRIDE": 0,
     }
     constants |= {} if variant["splits"] > 1 else {"levels": None}
-    types = dict.fromkeys(("query", "keys", "values"), f"*{dtype}") | {
-        "out": "*fp32" if variant["splits"] > 1 else f"*{dtype}"
+    stored = dtype
+    if shape.get("int8"):
+        stored, width = "i8", shape["num_kv_heads"] * (shape["head_dim"] + SCALE_BYTES)
+        constants |= {"SLOT_STRIDE": width, "SCALE_STRIDE": width // SCALE_BYTES}
+    else:
+        constants |= {"key_scales": None, "value_scales": None}
+    types = dict.fromkeys(("keys", "values"), f"*{stored}") | dict.fromkeys(("key_scales", "value_scales"), "*fp16")
+    types |= {
+        "query": f"*{dtype}",
+        "out": "*fp32" if variant["splits"] > 1 else f"*{dtype}",
     }
     types |= dict.fromkeys(("page_table", "page_starts", "query_starts", "seq_lens", "key_ends"), "*i32")
     stages = {name: variant[name] for name in ("num_warps", "num_stages")}
@@ -104,6 +114,15 @@ def test_a_verify_pass_on_hopper_keeps_loads_of_16_bytes_in_flight_and_multiplie
     assert "0x2;" in waits or "2;" in waits  # another tile's keys and values are still on their way
 
 
+@pytest.mark.parametrize(("heads", "num_bytes"), [(0, 4), (1, 4), (2, 8)], ids=["0.5B", "1.5B", "7B"])
+def test_keys_in_int8_are_read_by_words(heads: int, num_bytes: int) -> None:
+    """The integers of a token are aligned to as many bytes as its scales take, if that is a power of two."""
+    ptx = check(with_shape(64, heads, int8=1), 90).ptx
+    assert "wgmma.mma_async" in ptx
+    assert re.search(rf"cp\.async\.ca\.shared\.global \[[^]]*\], \[[^]]*\], 0x{num_bytes},", ptx), "no loads in flight"
+    assert not re.search(r"ld\.global\S*\.b8\b", ptx)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("capability", SHARED_BYTES)
 @pytest.mark.parametrize(
@@ -111,6 +130,7 @@ def test_a_verify_pass_on_hopper_keeps_loads_of_16_bytes_in_flight_and_multiplie
     [
         *(with_shape(rows, heads) for rows in (1, 16, 64, 1024) for heads in range(3)),
         with_shape(64, 2, window=4096),
+        *(with_shape(rows, heads, int8=1) for rows in (1, 64, 1024) for heads in (0, 2)),
         with_shape(64, 2, head_dim=256),
         with_shape(1, 2, head_dim=256, group=8),
     ],
@@ -140,14 +160,29 @@ pytest.importorskip("triton")
 
 SLOTS = ("slots", "record_slots", "source_slots", "target_slots", "addresses")
 NUMBERS = ("num_tokens", "num_layers")
+NO_INT8 = dict.fromkeys(
+    (
+        *(f"{which}_scales" for which in ("pool_key", "pool_value", "record_key", "record_value", "key")),
+        *("key_bias", "halves"),
+    )
+)
+"""Arguments of kernels that are None where keys and values are not in int8."""
+
+NO_TYPES: Mapping[str, str] = MappingProxyType({})
 
 
-def ptx_of(kernel: Any, constants: Mapping[str, Any], capability: int, **options: int) -> str:
-    """As a launch compiles it for bfloat16, without a card."""
+def ptx_of(
+    kernel: Any, constants: Mapping[str, Any], capability: int, types: Mapping[str, str] = NO_TYPES, **options: int
+) -> str:
+    """As a launch compiles it for bfloat16, without a card. types: of arguments that are something else."""
     import triton
     from triton.backends.compiler import GPUTarget
 
-    types = dict.fromkeys(SLOTS, "*i64") | dict.fromkeys(NUMBERS, "i32") | {"cos": "*fp32", "sin": "*fp32"}
+    constants = {name: value for name, value in NO_INT8.items() if name not in types} | dict(constants)
+    constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
+    types = (
+        dict(types) | dict.fromkeys(SLOTS, "*i64") | dict.fromkeys(NUMBERS, "i32") | {"cos": "*fp32", "sin": "*fp32"}
+    )
     signature = {name: "constexpr" if name in constants else types.get(name, "*bf16") for name in kernel.arg_names}
     aligned = {
         (at,): [["tt.divisibility", 16]] for at, name in enumerate(kernel.arg_names) if signature[name].startswith("*")
@@ -159,13 +194,20 @@ def ptx_of(kernel: Any, constants: Mapping[str, Any], capability: int, **options
     return ptx
 
 
-def with_default(op: Op, shape: Shape, kernel: Any, constants: Mapping[str, Any], capability: int) -> str:
+def with_default(
+    op: Op,
+    shape: Shape,
+    kernel: Any,
+    constants: Mapping[str, Any],
+    capability: int,
+    types: Mapping[str, str] = NO_TYPES,
+) -> str:
     """The kernel as the wrapper launches it where nothing was tuned."""
     variant = dict(op.default(shape))
     options = {name: variant.pop(name) for name in ("num_warps", "num_stages")}
     sizes = {name: shape[name] for name in ("num_kv_heads", "head_dim")}
     return ptx_of(
-        kernel, {**sizes, "block_half": shape["head_dim"] // 2, **variant, **constants}, capability, **options
+        kernel, {**sizes, "block_half": shape["head_dim"] // 2, **variant, **constants}, capability, types, **options
     )
 
 
@@ -200,6 +242,26 @@ def test_span_placement_moves_16_bytes_a_thread(capability: int, num_tokens: int
     assert not narrow(ptx)
     assert num_wide(ptx, "ld") >= 4
     assert num_wide(ptx, "st") == 4
+
+
+INT8_TYPES = {
+    **dict.fromkeys(("pool_keys", "pool_values", "record_keys", "record_values", "pool"), "*i8"),
+    **{name: "*fp32" if name in ("key_bias", "key_scales") else "*fp16" for name in NO_INT8},
+}
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_keys_in_int8_are_written_by_words(capability: int) -> None:
+    from kernels.rope_write.kernel import rope_write_kernel
+    from kernels.span_placement.kernel import place_kernel
+
+    shape = {"num_tokens": 64, "num_heads": 28, "num_kv_heads": 4, "head_dim": 128, "is_recorded": 1, "num_layers": 28}
+    written = with_default(ROPE_WRITE, shape, rope_write_kernel, {"num_heads": 28}, capability, INT8_TYPES)
+    placed = with_default(SPAN_PLACEMENT, shape, place_kernel, {"alignment": 16}, capability, INT8_TYPES)
+    for ptx, num_heads in ((written, 4), (placed, 2)):
+        assert not re.findall(r"(?:ld|st)\.global\S*\.b8\b", ptx)
+        assert len(re.findall(r"st\.global\S*\.(?:v2\.)?b32\b", ptx)) >= 2 * num_heads  # both halves
+        assert "div.rn.f32" in ptx
 
 
 def test_unaligned_tensors_are_not_read_by_16_bytes() -> None:

@@ -252,13 +252,6 @@ def test_weights_in_fewer_bits_are_refused_on_a_device_that_they_are_not_for(
     assert f"quantize is '{scheme}', which is for {made_for}, and the device is {device}" in str(done.exception)
 
 
-def test_keys_in_int8_are_refused_on_a_card(monkeypatch: pytest.MonkeyPatch, arguments: list[str | Path]) -> None:
-    monkeypatch.setattr("agent_runtime.llm.opener.resolve_device", torch.device)
-    done = hunk_here(*arguments, "--device", "cuda", "--kv-dtype", "int8")
-    assert isinstance(done.exception, BadRequest)
-    assert "kv_dtype is 'int8', which is for CPUs, and the device is cuda; leave one out" in str(done.exception)
-
-
 def test_balanced_is_no_default_of_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent_runtime.wiring.make_model_slot", lambda *_: pytest.fail("nothing is loaded"))
     done = hunk_here("serve", "--reuse", "balanced")

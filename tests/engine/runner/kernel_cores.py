@@ -15,14 +15,16 @@ from engine.decoder import Decoder
 from engine.runner.cuda_graphs import Work
 from engine.runner.cuda_runner import KernelRunner
 from tests.engine.cores import make_core
-from tests.engine.tiny import FAMILIES, tiny_decoder
+from tests.engine.tiny import FAMILIES, tiny_config, tiny_decoder, tiny_parameters
 
 HEAD_DIM = 16
 """The kernels take no smaller one."""
 
 
 @cache
-def kernel_model(family: str = "qwen2") -> Decoder:
+def kernel_model(family: str = "qwen2", *, kv_int8: bool = False) -> Decoder:
+    if kv_int8:
+        return Decoder(tiny_parameters(tiny_config(**(FAMILIES[family] | {"head_dim": HEAD_DIM}))), kv_int8=True)
     return tiny_decoder(**(FAMILIES[family] | {"head_dim": HEAD_DIM}))
 
 

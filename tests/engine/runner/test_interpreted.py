@@ -77,14 +77,15 @@ def test_a_sequence_that_loses_its_pages_runs_again() -> None:
     assert sum(each.usage.preempted for each in results.values()) > 0
 
 
-def test_kv_is_taken_over_and_scattered_tokens_are_recomputed() -> None:
+@pytest.mark.parametrize("kv_int8", [False, True])
+def test_kv_is_taken_over_and_scattered_tokens_are_recomputed(kv_int8: bool) -> None:
     random = Random(5)
     prompt = random_ids(random, 60)
     prompts = [prompt, [*prompt[:10], 1, 2, *prompt[11:40], 3, *prompt[41:]]]
     answers = []
     for cpu in (False, True):
         with as_on_a_cpu() if cpu else nullcontext():
-            core = reusing_core(kernel_model())
+            core = reusing_core(kernel_model(kv_int8=kv_int8))
             reuse = Reuse("fast", budget=0.1, segment_ends=tuple(range(6, 60, 6)))
             answers.append([run(core, each, reuse, max_new_tokens=3) for each in prompts])
     for ours, theirs in zip(*answers, strict=True):
