@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from agent_runtime.errors import Cancelled
 from agent_runtime.llm.interface import ModelChoice, ModelMerge, ModelTask
 from agent_runtime.request_context import Piece, ProgressListener, RequestContext
 from agent_runtime.telemetry.engine_metrics import EngineReport
@@ -44,8 +43,7 @@ class ScriptedMerger:
         context.cancel.add_callback(self.cancelled.set)
         num_tokens = 0
         while self.hold is not None and not self.hold.wait(0.01):
-            if self.cancelled.is_set():
-                raise Cancelled("whoever asked has left")
+            context.cancel.raise_if_cancelled()  # `cancelled` is set when any request is over
             num_tokens += 1
             progress.on_tokens(num_tokens)
             if self.tells_text and progress.wants_text:
