@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from agent_runtime.errors import Cancelled, HunkError
+from agent_runtime.errors import HunkError
 from agent_runtime.llm.interface import ChatAnswer, ChatRequest
 from agent_runtime.request_context import Piece, ProgressListener, RequestContext
 from agent_runtime.types import SourceUsage, Usage
@@ -47,8 +47,7 @@ class ScriptedChat:
             if progress.wants_text and piece:
                 progress.on_pieces(0, [Piece(piece, "generated")])
             while self.hold is not None and not self.hold.wait(0.01):
-                if self.cancelled.is_set():
-                    raise Cancelled("whoever asked has left")
+                context.cancel.raise_if_cancelled()  # `cancelled` is set when any request is over
         if self.fault is not None:
             raise self.fault
         timings = {"prompt_ms": 1.0, "prefill_ms": 2.0, "decode_ms": 3.0, "total_ms": 6.0}
