@@ -53,9 +53,7 @@ class KVPool:
             self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_kv_layers)]
         except RuntimeError as error:
             size_gb = num_pages * page_bytes(config, page_size, dtype) / 1e9
-            raise EngineError(
-                f"there is no memory for {size_gb:.1f} GB of KV; give the engine a smaller pool"
-            ) from error
+            raise EngineError(f"there is no memory for {size_gb:.1f} GB of KV; lower --kv-gib or --context") from error
 
     @property
     def num_slots(self) -> int:

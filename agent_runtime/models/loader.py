@@ -126,9 +126,7 @@ def _make_engine(name: str, decoder: Decoder, text: TokenizerBundle, limits: Eng
     try:
         return Engine(decoder, text.tokenizer.token_bytes(), limits)
     except EngineError as error:
-        raise ModelUnavailable(
-            f"model {name} cannot be loaded: {error}; lower --kv-gib, --span-memory or --context"
-        ) from error
+        raise ModelUnavailable(f"model {name} cannot be loaded: {error}") from error
     except ValueError as error:
         raise BadRequest(f"model {name} cannot be loaded: {error}; raise --kv-gib", field="kv_gib") from error
 

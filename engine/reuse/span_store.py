@@ -38,14 +38,17 @@ class SpanMemory:
         self.dtype = dtype
         self.device = device
         if self.num_slots < 1:
-            raise EngineError(f"the span store has {capacity_bytes} bytes; the KV of a token takes {self.token_bytes}")
+            raise EngineError(
+                f"the span store has {capacity_bytes} bytes, and the KV of a token takes {self.token_bytes}; raise "
+                "--span-memory"
+            )
         shape = (2, config.num_kv_layers, self.num_slots, config.num_kv_heads, get_head_width(config, dtype))
         try:  # zeros touch every page of memory now, not under a request
             memory = torch.zeros(shape, dtype=dtype)
             weakref.finalize(self, map_host_memory(memory, device))
         except RuntimeError as error:
             raise EngineError(
-                f"there is no memory for {capacity_bytes / 1e9:.1f} GB of stored KV; give the span store less"
+                f"there is no memory for {capacity_bytes / 1e9:.1f} GB of stored KV; lower --span-memory"
             ) from error
         self.keys, self.values = list(memory[0].unbind()), list(memory[1].unbind())
         self._rows = [_rows(each) for each in chain(self.keys, self.values)]

@@ -233,7 +233,7 @@ def _choose_kv_bytes(model: Decoder, config: EngineConfig, share: float) -> int:
     if kv_bytes < page_bytes(model.config, config.page_size, dtype):
         raise EngineError(
             f"the card has {free_bytes / 1e9:.1f} GB left beside the weights, and a pass over {num_rows} tokens takes "
-            f"{pass_bytes / 1e9:.1f} GB: there is no memory for KV"
+            f"{pass_bytes / 1e9:.1f} GB: there is no memory for KV; take a smaller model, or --quantize fp8"
         )
     log.info(
         "the card has %.1f GB left; a pass over %d tokens takes %.2f GB, and KV gets %.1f GB",

@@ -133,3 +133,18 @@ def test_a_model_without_memory_for_it_is_refused_with_what_it_takes(
     settings = ModelSettings.from_env(os.environ | {"HUNK_CACHE": str(tmp_path / "cache")})
     with pytest.raises(ModelUnavailable, match=r"cannot be loaded: there is no memory for 0\.0 GB of weights"):
         open_model(str(tmp_path), settings, LoadOptions(context=256))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (LoadOptions(context=256, kv_gib=1e9), r"no memory for \d+\.\d GB of KV; lower --kv-gib or --context$"),
+        (LoadOptions(context=256, span_gib=1e9), r"no memory for \d+\.\d GB of stored KV; lower --span-memory$"),
+        (LoadOptions(context=256, span_gib=1e-9), r"the KV of a token takes \d+; raise --span-memory$"),
+    ],
+)
+def test_what_is_too_large_is_named_and_nothing_else(tmp_path: Path, options: LoadOptions, said: str) -> None:
+    write_folder(tmp_path, "qwen3")
+    settings = ModelSettings.from_env(os.environ | {"HUNK_CACHE": str(tmp_path / "cache")})
+    with pytest.raises(ModelUnavailable, match=said):
+        open_model(str(tmp_path), settings, options)
