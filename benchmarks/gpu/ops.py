@@ -36,10 +36,10 @@ def choose_shapes(op: Op, asked: Sequence[str]) -> list[Shape]:
 
 def _find_shapes(op: Op, text: str) -> list[Shape]:
     wanted = _parse(text)
-    known = set(op.benchmark_shapes[0])
+    known = {name for shape in op.benchmark_shapes for name in shape}
     if unknown := set(wanted) - known:
         raise ValueError(f"{op.name} has no size {', '.join(sorted(unknown))}; it has {', '.join(sorted(known))}")
-    if set(wanted) == known:
+    if set(op.benchmark_shapes[0]) <= set(wanted):
         return [wanted]
     found = [shape for shape in op.benchmark_shapes if wanted.items() <= shape.items()]
     if not found:

@@ -256,7 +256,9 @@ def _make_shape(num_rows: int, num_keys: int, heads: tuple[int, int, int], **oth
 
 
 def _make_benchmark_shapes() -> list[Shape]:
-    """Make a prefill chunk, draft verifications, decodes, and 150 scattered rows, for the heads of each model."""
+    """Make a prefill chunk, draft verifications, decodes, and 150 scattered rows, for the heads of each model; for one
+    of them a decode, a verification and many decodes over keys in int8.
+    """
     shapes = []
     for heads in HEADS.values():
         shapes += [_make_shape(1024, keys, heads) for keys in (1024, 8192, 32768)]
@@ -264,7 +266,8 @@ def _make_benchmark_shapes() -> list[Shape]:
         shapes += [_make_shape(1, keys, heads, num_seqs=seqs) for seqs in (1, 16, 64) for keys in (8192, 32768)]
         shapes += [_make_shape(1, 131072, heads)]
         shapes += [_make_shape(150, keys, heads, places=3) for keys in (8192, 32768)]
-    return shapes
+    int8 = [_make_shape(rows, 32768, HEADS["7B"], int8=1) for rows in (1, 64)]
+    return [*shapes, *int8, _make_shape(1, 8192, HEADS["7B"], num_seqs=64, int8=1)]
 
 
 class PagedAttention:

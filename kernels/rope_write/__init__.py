@@ -170,6 +170,9 @@ class RopeWrite:
         {"num_tokens": each, "num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": 128, "is_recorded": kept}
         for num_heads, num_kv_heads in ((12, 2), (28, 4))
         for each, kept in ((1, 0), (64, 0), (64, 1), (256, 0), (8192, 0), (8192, 1))
+    ) + tuple(
+        {"num_tokens": each, "num_heads": 28, "num_kv_heads": 4, "head_dim": 128, "is_recorded": 1, "int8": 1}
+        for each in (64, 8192)
     )
     space: Mapping[str, Sequence[int]] = {
         "block_tokens": (1, 2, 4, 8, 16, 32),
@@ -298,10 +301,12 @@ class RopeWrite:
         A pair takes four products and two sums.
         """
         num_heads, num_kv_heads, is_recorded = (shape[name] for name in ("num_heads", "num_kv_heads", "is_recorded"))
-        num_moved = 2 * (num_heads + 2 * num_kv_heads) + 2 * num_kv_heads * is_recorded
+        num_moved = 2 * num_heads + 2 * num_kv_heads  # numbers of heads; keys and values are written as they are stored
+        head_bytes = shape["head_dim"] + SCALE_BYTES if shape.get("int8") else shape["head_dim"] * dtype.itemsize
+        stored_bytes = 2 * num_kv_heads * (1 + is_recorded) * head_bytes
         angle_bytes = shape["head_dim"] * torch.float32.itemsize
         slot_bytes = (1 + is_recorded) * torch.int64.itemsize
-        token_bytes = num_moved * shape["head_dim"] * dtype.itemsize + angle_bytes + slot_bytes
+        token_bytes = num_moved * shape["head_dim"] * dtype.itemsize + stored_bytes + angle_bytes + slot_bytes
         token_flops = 6 * (num_heads + num_kv_heads) * (shape["head_dim"] // 2)
         return Cost(shape["num_tokens"] * token_bytes, shape["num_tokens"] * token_flops)
 

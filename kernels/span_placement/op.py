@@ -61,6 +61,7 @@ class SpanPlacement:
     benchmark_shapes: Sequence[Shape] = (
         *({"num_tokens": each, "num_layers": 28, "num_kv_heads": 2, "head_dim": 128} for each in (512, 8192, 32768)),
         *({"num_tokens": each, "num_layers": 28, "num_kv_heads": 4, "head_dim": 128} for each in (512, 8192, 32768)),
+        {"num_tokens": 8192, "num_layers": 28, "num_kv_heads": 4, "head_dim": 128, "int8": 1},
     )
     space: Mapping[str, Sequence[int]] = {
         "block_tokens": (1, 2, 4, 8, 16, 32),
@@ -188,8 +189,10 @@ class SpanPlacement:
     def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
         """Count keys and values of every layer, angles and slots once; a pair takes four products and two sums."""
         row_size = shape["num_kv_heads"] * shape["head_dim"]
+        head_bytes = shape["head_dim"] + SCALE_BYTES if shape.get("int8") else shape["head_dim"] * dtype.itemsize
         angle_bytes = shape["head_dim"] * torch.float32.itemsize
-        token_bytes = 4 * shape["num_layers"] * row_size * dtype.itemsize + angle_bytes + 2 * torch.int64.itemsize
+        moved_bytes = 4 * shape["num_layers"] * shape["num_kv_heads"] * head_bytes
+        token_bytes = moved_bytes + angle_bytes + 2 * torch.int64.itemsize
         token_flops = 6 * shape["num_layers"] * (row_size // 2)
         return Cost(shape["num_tokens"] * token_bytes, shape["num_tokens"] * token_flops)
 

@@ -116,7 +116,7 @@ def test_a_cpu_runs_the_reference() -> None:
 
 @pytest.mark.parametrize("shape", [*OP.parity_shapes, *REFERENCE_SHAPES], ids=str)
 def test_the_cost_counts_what_rows_see(shape: Shape) -> None:
-    inputs = inputs_of(shape)
+    inputs = inputs_of(shape, torch.float16)
     batch, num_pairs, num_keys, num_pages = inputs["batch"], 0, 0, 0
     for seq in range(batch.num_seqs):
         rows = range(int(batch.query_starts[seq]), int(batch.query_starts[seq + 1]))
@@ -127,7 +127,7 @@ def test_the_cost_counts_what_rows_see(shape: Shape) -> None:
     head_numbers = shape["num_kv_heads"] * shape["head_dim"]
     cost = OP.cost(shape, torch.float16)
     assert cost.num_flops == 4 * shape["group"] * head_numbers * num_pairs
-    of_floats = 2 * (2 * head_numbers * num_keys + 2 * inputs["query"].numel())
+    of_floats = 2 * num_keys * inputs["pool_keys"][0].nbytes + 2 * inputs["query"].nbytes
     others = (batch.query_starts, batch.page_starts, batch.seq_lens, batch.key_ends)
     assert cost.num_bytes == of_floats + 4 * num_pages + sum(each.nbytes for each in others)
 
