@@ -48,17 +48,23 @@ MISTRAL_WINDOW, PHI3_EPS = 4096, 1e-5
 @dataclass(frozen=True, slots=True)
 class Family:
     """One architecture. model_type: of transformers. read: returns the fields of `ModelConfig` that are not those of a
-    Llama without biases; KeyError if a number is missing. switches: keys of `config.json` that other families refuse.
+    Llama without biases; KeyError if a number is missing. dump: returns the keys of `config.json` that `read` makes
+    them of. switches: keys of `config.json` that other families refuse.
     """
 
     model_type: str
     modules: Modules
     read: Callable[[Raw], dict[str, Any]]
+    dump: Callable[[ModelConfig], dict[str, Any]] = lambda config: {}
     switches: frozenset[str] = frozenset()
 
 
 def _read_llama(raw: Raw) -> dict[str, Any]:
     return _read_biases(raw) | {"ffn_bias": bool(raw.get("mlp_bias"))}
+
+
+def _dump_llama(config: ModelConfig) -> dict[str, Any]:
+    return {"mlp_bias": config.ffn_bias}
 
 
 def _read_biases(raw: Raw) -> dict[str, Any]:
@@ -68,6 +74,10 @@ def _read_biases(raw: Raw) -> dict[str, Any]:
 
 def _read_mistral(raw: Raw) -> dict[str, Any]:
     return _repeat_layer(raw, raw.get("sliding_window", MISTRAL_WINDOW))
+
+
+def _dump_mistral(config: ModelConfig) -> dict[str, Any]:
+    return {"sliding_window": _find_window(config)}
 
 
 def _read_qwen2(raw: Raw) -> dict[str, Any]:
@@ -86,6 +96,10 @@ def _read_qwen_layers(raw: Raw) -> dict[str, Any]:
     return _alternate_layers(raw, lambda layer: layer >= first)
 
 
+def _dump_qwen(config: ModelConfig) -> dict[str, Any]:
+    return {"use_sliding_window": True} | _dump_layers(config) if config.has_windows else {}
+
+
 def _read_qwen3_moe(raw: Raw) -> dict[str, Any]:
     """Return the fields of a mixture of experts: some of its layers may be dense."""
     window = raw.get("sliding_window", 4096) if raw.get("use_sliding_window") else None
@@ -102,6 +116,18 @@ def _read_qwen3_moe(raw: Raw) -> dict[str, Any]:
         is_normalised=bool(raw.get("norm_topk_prob", False)),
     )
     return {"qk_norm": "head", "layers": layers, "experts": experts} | _read_biases(raw)
+
+
+def _dump_qwen3_moe(config: ModelConfig) -> dict[str, Any]:
+    assert config.experts is not None, "the architecture says so"
+    windows = {"use_sliding_window": True, "sliding_window": _find_window(config)} if config.has_windows else {}
+    return windows | {
+        "num_experts": config.experts.num_experts,
+        "num_experts_per_tok": config.experts.num_used,
+        "moe_intermediate_size": config.experts.ffn_size,
+        "norm_topk_prob": config.experts.is_normalised,
+        "mlp_only_layers": [at for at, layer in enumerate(config.layers) if not layer.has_experts],
+    }
 
 
 def _read_gemma(raw: Raw) -> dict[str, Any]:
@@ -125,6 +151,16 @@ def _read_gemma2(raw: Raw) -> dict[str, Any]:
     return _read_gemma(raw) | caps | _alternate_layers(raw, lambda layer: layer % 2 == 0)
 
 
+def _dump_gemma(config: ModelConfig) -> dict[str, Any]:
+    assert config.attention_scale is not None, "`_read_gemma` says so"
+    return _dump_layers(config) | {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": round(config.attention_scale**-2),
+        "attn_logit_softcapping": config.attention_cap,
+        "final_logit_softcapping": config.logit_cap,
+    }
+
+
 def _read_gemma3(raw: Raw) -> dict[str, Any]:
     caps = {"logit_cap": raw.get("final_logit_softcapping")}  # transformers applies none to scores
     every = int(raw.get("sliding_window_pattern") or 6)
@@ -135,6 +171,16 @@ def _read_gemma3(raw: Raw) -> dict[str, Any]:
     )
     layers = _alternate_layers(raw, lambda layer: (layer + 1) % every != 0, full, local)
     return _read_gemma(raw) | caps | layers | {"qk_norm": "head"}
+
+
+def _dump_gemma3(config: ModelConfig) -> dict[str, Any]:
+    ropes = {kind: layer.rope for kind, layer in zip(_list_kinds(config), config.layers, strict=True)}
+    parameters = {
+        kind: {"rope_theta": rope.theta, "rope_type": "default"}
+        | ({} if rope.divisors is None else build_rope_scaling(rope, config.max_positions))
+        for kind, rope in ropes.items()
+    }
+    return _dump_gemma(config) | {"rope_scaling": None, "rope_parameters": parameters}
 
 
 def _read_olmo2(raw: Raw) -> dict[str, Any]:
@@ -149,6 +195,11 @@ def _read_phi3(raw: Raw) -> dict[str, Any]:
     return _repeat_layer(raw, raw.get("sliding_window"), scaling) | {
         "rms_norm_eps": float(raw.get("rms_norm_eps", PHI3_EPS))
     }
+
+
+def _dump_phi3(config: ModelConfig) -> dict[str, Any]:
+    # transformers' default of pad_token_id is beyond a small vocabulary
+    return {"sliding_window": _find_window(config), "pad_token_id": None}
 
 
 def _repeat_layer(raw: Raw, window: int | None = None, rope: Raw | None = None) -> dict[str, Any]:
@@ -184,6 +235,19 @@ def _alternate_layers(
     return {"layers": tuple(of_kind[kind] for kind in kinds)}
 
 
+def _dump_layers(config: ModelConfig) -> dict[str, Any]:
+    """Return the keys that `_alternate_layers` reads."""
+    return {"sliding_window": _find_window(config), "layer_types": _list_kinds(config)}
+
+
+def _find_window(config: ModelConfig) -> int | None:
+    return next((layer.window for layer in config.layers if layer.window is not None), None)
+
+
+def _list_kinds(config: ModelConfig) -> list[str]:
+    return ["full_attention" if layer.window is None else "sliding_attention" for layer in config.layers]
+
+
 def _read_rope(raw: Raw, parameters: Raw | None = None) -> Rope:
     own = raw if parameters is None else {**raw, "rope_scaling": parameters, "rope_parameters": None}
     return read_rope(own, read_rotary_dim(own, _get_head_dim(raw)))
@@ -193,15 +257,17 @@ PHI3_MODULES: Modules = {**LLAMA_MODULES, "qkv": ("self_attn.qkv_proj",), "gate_
 BIASES, WINDOWS, EXPERTS = {"attention_bias"}, {"use_sliding_window"}, {"num_experts", "num_local_experts"}
 
 FAMILIES: Mapping[str, Family] = {
-    "LlamaForCausalLM": Family("llama", LLAMA_MODULES, _read_llama, frozenset(BIASES | {"mlp_bias"})),
-    "MistralForCausalLM": Family("mistral", LLAMA_MODULES, _read_mistral),
-    "Qwen2ForCausalLM": Family("qwen2", LLAMA_MODULES, _read_qwen2, frozenset(BIASES | WINDOWS)),
-    "Qwen3ForCausalLM": Family("qwen3", LLAMA_MODULES, _read_qwen3, frozenset(BIASES | WINDOWS)),
-    "Qwen3MoeForCausalLM": Family("qwen3_moe", LLAMA_MODULES, _read_qwen3_moe, frozenset(BIASES | WINDOWS | EXPERTS)),
-    "Gemma2ForCausalLM": Family("gemma2", GEMMA_MODULES, _read_gemma2, frozenset(BIASES)),
-    "Gemma3ForCausalLM": Family("gemma3_text", GEMMA_MODULES, _read_gemma3, frozenset(BIASES)),
-    "Olmo2ForCausalLM": Family("olmo2", GEMMA_MODULES, _read_olmo2, frozenset(BIASES)),
-    "Phi3ForCausalLM": Family("phi3", PHI3_MODULES, _read_phi3, frozenset({"partial_rotary_factor"})),
+    "LlamaForCausalLM": Family("llama", LLAMA_MODULES, _read_llama, _dump_llama, frozenset(BIASES | {"mlp_bias"})),
+    "MistralForCausalLM": Family("mistral", LLAMA_MODULES, _read_mistral, _dump_mistral),
+    "Qwen2ForCausalLM": Family("qwen2", LLAMA_MODULES, _read_qwen2, _dump_qwen, frozenset(BIASES | WINDOWS)),
+    "Qwen3ForCausalLM": Family("qwen3", LLAMA_MODULES, _read_qwen3, _dump_qwen, frozenset(BIASES | WINDOWS)),
+    "Qwen3MoeForCausalLM": Family(
+        "qwen3_moe", LLAMA_MODULES, _read_qwen3_moe, _dump_qwen3_moe, frozenset(BIASES | WINDOWS | EXPERTS)
+    ),
+    "Gemma2ForCausalLM": Family("gemma2", GEMMA_MODULES, _read_gemma2, _dump_gemma, frozenset(BIASES)),
+    "Gemma3ForCausalLM": Family("gemma3_text", GEMMA_MODULES, _read_gemma3, _dump_gemma3, frozenset(BIASES)),
+    "Olmo2ForCausalLM": Family("olmo2", GEMMA_MODULES, _read_olmo2, switches=frozenset(BIASES)),
+    "Phi3ForCausalLM": Family("phi3", PHI3_MODULES, _read_phi3, _dump_phi3, frozenset({"partial_rotary_factor"})),
 }
 """The families by Hugging Face's names of their architectures."""
 
@@ -269,7 +335,7 @@ def parse_config(raw: Raw) -> ModelConfig:
 
 def dump_config(config: ModelConfig) -> dict[str, Any]:
     """Return the `config.json` that `parse_config` and transformers read as this config."""
-    first, windows = config.layers[0], [layer.window for layer in config.layers if layer.window is not None]
+    rope = config.layers[0].rope
     raw: dict[str, Any] = {
         "architectures": [config.architecture],
         "model_type": FAMILIES[config.architecture].model_type,
@@ -281,60 +347,17 @@ def dump_config(config: ModelConfig) -> dict[str, Any]:
         "intermediate_size": config.ffn_size,
         "vocab_size": config.vocab_size,
         "max_position_embeddings": config.max_positions,
-        "rope_theta": first.rope.theta,
+        "rope_theta": rope.theta,
         "rms_norm_eps": config.rms_norm_eps,
         "tie_word_embeddings": config.tied_embeddings,
         "attention_bias": config.qkv_bias,
         "hidden_act": "silu",
     }
-    if config.architecture == "LlamaForCausalLM":
-        raw["mlp_bias"] = config.ffn_bias
-    if windows or config.architecture in ("MistralForCausalLM", "Phi3ForCausalLM"):
-        raw["sliding_window"] = windows[0] if windows else None
-    if config.has_windows and "use_sliding_window" in FAMILIES[config.architecture].switches:
-        raw["use_sliding_window"] = True
-    if config.has_windows and config.architecture not in (
-        "MistralForCausalLM",
-        "Phi3ForCausalLM",
-        "Qwen3MoeForCausalLM",
-    ):
-        raw["layer_types"] = [
-            "full_attention" if layer.window is None else "sliding_attention" for layer in config.layers
-        ]
-    if first.rope.divisors is not None:
-        raw["rope_scaling"] = build_rope_scaling(first.rope, config.max_positions)
+    if rope.divisors is not None:
+        raw["rope_scaling"] = build_rope_scaling(rope, config.max_positions)
     if config.rotary_dim is not None:
         raw["partial_rotary_factor"] = config.rotary_dim / config.head_dim
-    if config.experts is not None:
-        raw |= {
-            "num_experts": config.experts.num_experts,
-            "num_experts_per_tok": config.experts.num_used,
-            "moe_intermediate_size": config.experts.ffn_size,
-            "norm_topk_prob": config.experts.is_normalised,
-            "mlp_only_layers": [at for at, layer in enumerate(config.layers) if not layer.has_experts],
-        }
-    if config.attention_scale is not None:  # a Gemma
-        raw |= {
-            "hidden_activation": "gelu_pytorch_tanh",
-            "query_pre_attn_scalar": round(config.attention_scale**-2),
-            "attn_logit_softcapping": config.attention_cap,
-            "final_logit_softcapping": config.logit_cap,
-        }
-    if config.architecture == "Phi3ForCausalLM":
-        raw["pad_token_id"] = None  # transformers' default is beyond a small vocabulary
-    if config.architecture == "Gemma3ForCausalLM":
-        raw["rope_parameters"] = {
-            kind: _dump_rope(layer.rope, config.max_positions)
-            for layer in config.layers
-            for kind in ["full_attention" if layer.window is None else "sliding_attention"]
-        }
-        raw.pop("rope_scaling", None)
-    return raw
-
-
-def _dump_rope(rope: Rope, max_positions: int) -> dict[str, Any]:
-    scaling = {"rope_type": "default"} if rope.divisors is None else build_rope_scaling(rope, max_positions)
-    return {"rope_theta": rope.theta} | scaling
+    return raw | FAMILIES[config.architecture].dump(config)
 
 
 def _get_num_layers(raw: Raw) -> int:
