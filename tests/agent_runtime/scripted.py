@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from agent_runtime.errors import Cancelled
 from agent_runtime.llm.interface import ModelChoice, ModelMerge, ModelTask
 from agent_runtime.request_context import Piece, ProgressListener, RequestContext
 from agent_runtime.telemetry.engine_metrics import EngineReport
@@ -19,7 +20,7 @@ class ScriptedMerger:
 
     `choice` is the reading that it takes; None: it is in doubt about all; "write": it writes if it may, as a model does
     that has nothing to choose from. `tells_text`: what it writes is shown to whoever wants to see it. `num_written`
-    counts the answers that it wrote.
+    counts the answers that it wrote. `cancelled` is set when any request is over, `stopped` by who wants all to end.
     """
 
     text: str = ""
@@ -29,6 +30,7 @@ class ScriptedMerger:
     choice: int | Literal["write"] | None = "write"
     seen: list[ApplyRequest] = field(default_factory=list)
     cancelled: threading.Event = field(default_factory=threading.Event)
+    stopped: threading.Event = field(default_factory=threading.Event)
     closed: threading.Event = field(default_factory=threading.Event)
     tells_text: bool = False
     broken: Exception | None = None
@@ -40,10 +42,13 @@ class ScriptedMerger:
         self.num_written += 1
         context.release_slot()
         progress.on_start()
-        context.cancel.add_callback(self.cancelled.set)
+        own = threading.Event()
+        for event in (own, self.cancelled):
+            context.cancel.add_callback(event.set)
         num_tokens = 0
         while self.hold is not None and not self.hold.wait(0.01):
-            context.cancel.raise_if_cancelled()  # `cancelled` is set when any request is over
+            if own.is_set() or self.stopped.is_set():
+                raise Cancelled("whoever asked has left")
             num_tokens += 1
             progress.on_tokens(num_tokens)
             if self.tells_text and progress.wants_text:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from agent_runtime.errors import HunkError
+from agent_runtime.errors import Cancelled, HunkError
 from agent_runtime.llm.interface import ChatAnswer, ChatRequest
 from agent_runtime.request_context import Piece, ProgressListener, RequestContext
 from agent_runtime.types import SourceUsage, Usage
@@ -41,13 +41,16 @@ class ScriptedChat:
         self.seen.append(request)
         context.release_slot()
         progress.on_start()
-        context.cancel.add_callback(self.cancelled.set)
+        own = threading.Event()  # `cancelled` is set when any request is over
+        for event in (own, self.cancelled):
+            context.cancel.add_callback(event.set)
         for number, piece in enumerate(self.pieces or ("",), start=1):
             progress.on_tokens(number)
             if progress.wants_text and piece:
                 progress.on_pieces(0, [Piece(piece, "generated")])
             while self.hold is not None and not self.hold.wait(0.01):
-                context.cancel.raise_if_cancelled()  # `cancelled` is set when any request is over
+                if own.is_set():
+                    raise Cancelled("whoever asked has left")
         if self.fault is not None:
             raise self.fault
         timings = {"prompt_ms": 1.0, "prefill_ms": 2.0, "decode_ms": 3.0, "total_ms": 6.0}

@@ -34,7 +34,7 @@ class Closing(ScriptedMerger):
 
     def close(self) -> None:
         super().close()
-        self.cancelled.set()
+        self.stopped.set()
 
 
 class Stuck(ScriptedMerger):

@@ -20,7 +20,7 @@ from agent_runtime.quotas import CpuSlots
 from agent_runtime.request_context import ProgressListener, RequestContext
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger, ScriptedChat
 from tests.agent_runtime.scripted import ScriptedMerger
-from tests.agent_runtime.serving import RecordingSlots, post, serving
+from tests.agent_runtime.serving import RecordingSlots, asking, post, serving
 from tests.security.guarded import Guarded, guarded
 
 FILE = "a = 1\nb = 2\n"
@@ -183,6 +183,23 @@ def test_edits_that_wait_for_the_model_hold_no_place(kind: type[ScriptedMerger])
             thread.join()
     assert by_rule == ["deterministic"] * 3
     assert answers == [200] * 6
+
+
+def test_an_edit_is_not_ended_by_another_whose_client_leaves() -> None:
+    merger, answers = ScriptedMerger(FILE.replace("1", "3"), hold=threading.Event()), list[int]()
+    body = {"original": FILE, "edit": BLOCK, "mode": "model"}
+    with serving(merger) as url:
+        thread = threading.Thread(target=lambda: answers.append(post(url, body).status_code))
+        thread.start()
+        with asking(url, body):
+            while len(merger.seen) < 2:
+                time.sleep(0.01)
+        assert merger.cancelled.wait(10)
+        time.sleep(0.1)  # the other one looks every 10 ms
+        assert merger.hold is not None
+        merger.hold.set()
+        thread.join()
+    assert answers == [200]
 
 
 @dataclass
