@@ -84,7 +84,9 @@ def decode_heads(rows: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def view_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the memory of contiguous rows of int8 as integers, int8, and as float16, both flat."""
+    """Return contiguous rows of `encode_heads`, [..., num_heads, width], as int8 in the same shape and as float16
+    [..., num_heads * width / 2]: views of them.
+    """
     return rows.view(torch.int8), rows.flatten(-2).view(torch.float16)
 
 

@@ -98,43 +98,22 @@ def naive_rope_write(
     key_scales: Tensor | None = None,
 ) -> Tensor:
     """Compute `kernels.rope_write.rope_write` with plain torch operations."""
-    if pool_keys.dtype == torch.uint8:
-        own = slots, pool_keys, pool_values, num_heads, record, key_bias, key_scales
-        return _write_int8(heads, cos, sin, *own)
-    num_rotated = num_heads + pool_keys.shape[1]
-    rotated = apply_rope(heads[:, :num_rotated], cos, sin)
-    _write(pool_keys, slots, rotated[:, num_heads:])
-    _write(pool_values, slots, heads[:, num_rotated:])
-    if record is not None:
-        _write(record.keys, record.slots, heads[:, num_heads:num_rotated])
-        _write(record.values, record.slots, heads[:, num_rotated:])
-    return rotated[:, :num_heads].contiguous()
-
-
-def _write_int8(
-    heads: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    slots: Tensor,
-    pool_keys: Tensor,
-    pool_values: Tensor,
-    num_heads: int,
-    record: Record | None,
-    key_bias: Tensor | None,
-    key_scales: Tensor | None,
-) -> Tensor:
-    wide, num_kv_heads = heads.float(), pool_keys.shape[1]
+    is_int8, num_kv_heads = pool_keys.dtype == torch.uint8, pool_keys.shape[1]
     num_rotated = num_heads + num_kv_heads
+    wide = heads.float() if is_int8 else heads
     rotated = apply_rope(wide[:, :num_rotated], cos, sin)
-    query, keys, values = rotated[:, :num_heads], rotated[:, num_heads:], wide[:, num_rotated:]
-    if key_scales is not None:
-        query, keys = query * key_scales.repeat_interleave(num_heads // num_kv_heads, dim=0), keys / key_scales
-    _write(pool_keys, slots, encode_heads(keys))
-    _write(pool_values, slots, encode_heads(values))
+    query, keys = rotated[:, :num_heads], rotated[:, num_heads:]
+    before_rope, values = wide[:, num_heads:num_rotated], wide[:, num_rotated:]
+    if is_int8:
+        if key_scales is not None:
+            query, keys = query * key_scales.repeat_interleave(num_heads // num_kv_heads, dim=0), keys / key_scales
+        before_rope = before_rope if key_bias is None else before_rope - key_bias
+        keys, values, before_rope = map(encode_heads, (keys, values, before_rope))
+    _write(pool_keys, slots, keys)
+    _write(pool_values, slots, values)
     if record is not None:
-        before_rope = wide[:, num_heads:num_rotated]
-        _write(record.keys, record.slots, encode_heads(before_rope if key_bias is None else before_rope - key_bias))
-        _write(record.values, record.slots, encode_heads(values))
+        _write(record.keys, record.slots, before_rope)
+        _write(record.values, record.slots, values)
     return query.to(heads.dtype).contiguous()
 
 
