@@ -87,6 +87,7 @@ def make_model_slot(
     opener = _import_opener()
     opener.find_device(options)  # refused at the start, not when the model is loaded
     files = resolve(name_or_path, ModelStore(settings.cache_dir), progress)
+    opener.find_draft_files(settings, options, progress)
 
     def load() -> ModelMerger:
         from agent_runtime.llm.merger import ModelMerger, warm_up

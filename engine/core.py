@@ -22,10 +22,11 @@ from engine.request import AddedTokens, RequestState
 from engine.reuse import ReusePlan
 from engine.reuse.idle_runner import IdleRunner, IdleStats
 from engine.runner.cuda_runner import build_runner
-from engine.runner.step_rows import DraftBudget, StepRows, Verification
+from engine.runner.draft_model import DraftModel
+from engine.runner.speculator import Speculator
+from engine.runner.step_rows import StepRows, Verification
 from engine.runner.torch_runner import Wait, load_or_measure_times
 from engine.scheduler import ScheduledSequence, Scheduler, Status
-from engine.speculation.draft_state import DraftState
 from engine.types import GenerationRequest, GenerationStep, Output, Proposer, SourceUsage
 
 _RowsResult = tuple[StepRows, Verification | EngineFault | None]
@@ -70,8 +71,9 @@ class EngineCore:
         token_bytes: Sequence[bytes],
         config: EngineConfig,
         clock: Callable[[], float] = time.monotonic,
+        draft_model: Decoder | None = None,
     ) -> None:
-        """Raises EngineError if there is no memory for the pool, ValueError if it would hold no page."""
+        """As `Engine`; raises EngineError if there is no memory for the pool, ValueError if it would hold no page."""
         self.model = model = InvariantDecoder(model) if config.batch_invariant else model
         self.config = config
         self.max_seq_len = min(config.max_seq_len, model.config.max_positions)
@@ -92,6 +94,9 @@ class EngineCore:
             self.times = load_or_measure_times(self._runner, model, self._pool, config.pass_times_dir, clock)
             if self._runner.graphs is not None and config.pass_times_dir is not None:
                 self._runner.graphs.capture_first(config.scheduler.max_num_seqs)
+            drafting = None if draft_model is None else DraftModel(draft_model, config, model.config.vocab_size, clock)
+        self._live: dict[int, tuple[ScheduledSequence, RequestState]] = {}
+        self._speculator = Speculator(self._live, self.times, lambda: self.scheduler, drafting)
         self.num_passes = 0
         self.drafted: dict[str, SourceUsage] = {}
         self._num_added = 0
@@ -116,11 +121,11 @@ class EngineCore:
             window=self.model.config.window,
             clock=self._clock,
         )
-        self._live: dict[int, tuple[ScheduledSequence, RequestState]] = {}
+        self._live.clear()
+        self._speculator.forget()
         self._pass: _RunningPass | None = None
-        drafts = DraftBudget(self._live, self.times, lambda: self.scheduler.stats().num_running)
         self.scheduler = Scheduler(
-            self.config.scheduler, self.pages, self._clock, drafts.choose_lengths, self._reuse_kv
+            self.config.scheduler, self.pages, self._clock, self._speculator.choose_lengths, self._reuse_kv
         )
 
     def load_adapter(self, name: str, folder: Path) -> None:
@@ -148,7 +153,7 @@ class EngineCore:
 
     def _add(self, request: GenerationRequest, proposer: Proposer | None, *, in_idle_time: bool) -> int:
         adapter = None if request.adapter is None else self._adapters.get(request.adapter)
-        drafting = DraftState(proposer, self.times, self._clock, vocab_size=self.model.config.vocab_size)
+        drafting = self._speculator.build_state(proposer, self.model.config.vocab_size, self._clock)
         state = RequestState(request, self._token_bytes, drafting, adapter)
         arrival, root = self._clock(), self._compute_root(request)
         sequence = ScheduledSequence(
@@ -291,16 +296,8 @@ class EngineCore:
             raise RequestError(f"logit_bias holds a token id outside [0, {vocab_size})")
 
     def _propose_drafts(self) -> list[Output]:
-        """Ask the drafter of every sequence without a draft; a drafter that raises fails its own request."""
-        outputs = []
-        most = max(self.config.scheduler.max_drafted, self.config.scheduler.max_batched_tokens)
-        for sequence, state in list(self._live.values()):
-            if not sequence.draft:
-                try:
-                    sequence.draft = state.propose_draft(most)
-                except Exception as error:  # noqa: BLE001 -- the caller's code; the other requests go on
-                    outputs.append(self._fail(sequence.id, _make_fault(error)))
-        return outputs
+        """Have drafts proposed; a drafter that raises fails its own request."""
+        return [self._fail(request_id, _make_fault(error)) for request_id, error in self._speculator.propose()]
 
     def _launch_pass(self, schedule: dict[int, int]) -> None:
         """Launch a pass over the scheduled tokens."""
@@ -435,6 +432,7 @@ class EngineCore:
         if self.shared is not None and not discard and sequence.status is Status.RUNNING:
             self.shared.keep(self.pages, request_id, sequence.root, sequence.token_ids)
         self.scheduler.remove(request_id, discard=discard)
+        self._speculator.close(request_id)
         for source, usage in state.usage.by_source.items():
             self.drafted.setdefault(source, SourceUsage()).add(usage)
 

@@ -48,12 +48,20 @@ class Engine:
     referenced.
     """
 
-    def __init__(self, model: Decoder, token_bytes: Sequence[bytes], config: EngineConfig | int) -> None:
-        """An integer `config` stands for `EngineConfig(max_seq_len=config)`.
+    def __init__(
+        self,
+        model: Decoder,
+        token_bytes: Sequence[bytes],
+        config: EngineConfig | int,
+        draft_model: Decoder | None = None,
+    ) -> None:
+        """An integer `config` stands for `EngineConfig(max_seq_len=config)`. draft_model: a smaller model with the same
+        tokenizer, on the same device, which drafts where there is nothing to copy.
 
         Raises EngineError if there is no memory for the pool, ValueError if it would hold no page.
         """
-        core = EngineCore(model, token_bytes, EngineConfig(config) if isinstance(config, int) else config)
+        config = EngineConfig(config) if isinstance(config, int) else config
+        core = EngineCore(model, token_bytes, config, draft_model=draft_model)
         self.model = model
         self.config = core.config
         self.max_seq_len = core.max_seq_len

@@ -125,6 +125,11 @@ def load_or_measure_products(folder: Path | None) -> ProductTimes:
     return times
 
 
+def is_int8_quick(times: ProductTimes) -> bool:
+    """Return whether products with int8 weights are quicker than those in float32."""
+    return times.int8 <= QUICK * times.float32
+
+
 def choose_precision(
     dtype: DtypeChoice, quantize: QuantizeChoice, device: torch.device, get_times: Callable[[], ProductTimes]
 ) -> Precision:

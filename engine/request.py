@@ -189,6 +189,12 @@ class RequestState:
         room = min(most, self.request.max_new_tokens - len(self.output_ids) - 1)
         return list(self.draft_state.propose(self.output_ids, room))
 
+    def count_model_room(self) -> int:
+        """Return how many tokens a draft model may draft; none where the next token is forced."""
+        if not self._drafts or self.is_forced:
+            return 0
+        return self.request.max_new_tokens - len(self.output_ids) - 1
+
     def stop_drafts(self) -> None:
         """Write one token a pass from now on."""
         self._drafts = False

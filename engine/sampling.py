@@ -347,6 +347,16 @@ class Sampler:
                 self._penalty.extend(token_ids[-1:])
         return Choice(token_ids, tuple(logprobs))
 
+    def guess(self, scores: Row, output_ids: Sequence[int], vocab_size: int) -> int:
+        """Return the token that another model's scores, [vocab_size] or fewer, give after this output, with the random
+        number by which the request's own token is drawn there.
+        """
+        row = np.full(vocab_size, -np.inf, dtype=np.float32)
+        row[: len(scores)] = scores
+        if self._penalty:
+            self._penalty.follow(output_ids, vocab_size)
+        return self._pick(self._process(row), len(output_ids))
+
     def change_rows(self, logits: Tensor, output_ids: Sequence[int], draft: Sequence[int]) -> None:
         """Apply bias and penalty to float32 logits [num_rows, vocab_size] in place, on any device, without waiting for
         it; row i follows `output_ids + draft[:i]`.

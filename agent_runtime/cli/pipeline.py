@@ -26,7 +26,10 @@ from agent_runtime.models.progress import LINE_EVERY_SECONDS
 from agent_runtime.request_context import ProgressListener
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader
 
-LOADING = ("device", "dtype", "quantize", "kv_dtype", "adapter", "batch_invariant", "span_memory", "span_disk")
+LOADING = (
+    *("device", "dtype", "quantize", "kv_dtype", "draft_model", "adapter"),
+    *("batch_invariant", "span_memory", "span_disk"),
+)
 """Settings that apply only to a model in this process."""
 
 

@@ -109,6 +109,14 @@ class Settings:
     kv_dtype: KVDtype = declare(
         "auto", "Store keys and values in int8, half the memory; auto: as the weights.", LOADERS, MODEL
     )
+    draft_model: str | None = declare(
+        None,
+        "Smaller model with the same tokenizer that drafts new code.",
+        LOADERS,
+        MODEL,
+        metavar="MODEL",
+        unset="none",
+    )
     adapter: Path | None = declare(
         None, "LoRA adapter (PEFT) to merge into the model.", LOADERS, MODEL, metavar="DIR", unset="none"
     )

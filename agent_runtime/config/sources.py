@@ -227,6 +227,7 @@ def make_single_options(values: Settings) -> LoadOptions:
         adapter=values.adapter,
         quantize=values.quantize,
         kv_dtype=values.kv_dtype,
+        draft_model=values.draft_model,
         kv_sequences=1,
         batch_invariant=values.batch_invariant,
         span_gib=values.span_memory or 0.0,

@@ -11,7 +11,7 @@ from agent_runtime.errors import BadRequest
 from agent_runtime.models.config import DEFAULT_SPAN_GIB, LoadOptions, ModelSettings, read_tier_key
 from agent_runtime.models.loader import LoadedModel, load_model
 from agent_runtime.models.progress import Progress
-from agent_runtime.models.store import ModelFiles, load_cache_key
+from agent_runtime.models.store import ModelFiles, ModelStore, load_cache_key, resolve
 from agent_runtime.process import count_cores
 from engine.device import resolve_device
 from engine.engine_config import EngineConfig
@@ -37,12 +37,21 @@ def load_files(files: ModelFiles, settings: ModelSettings, options: LoadOptions,
         quantize=options.quantize,
         kv_int8=options.kv_dtype == "int8",
         device=find_device(options),
+        draft=find_draft_files(settings, options, progress),
     )
     precision, memory = loaded.engine.model.precision, f"peak memory {loaded.peak_bytes / 1e9:.1f} GB"
     device = "" if options.device == "cpu" else f"{options.device}, "
     progress.report(f"{loaded.name} loaded in {loaded.load_seconds:.1f} s ({device}{precision.describe()}, {memory})")
     progress.report(f"precision: {precision.reason}")
+    if loaded.draft_model is not None:
+        progress.report(f"drafts: {options.draft_model} ({loaded.draft_model.describe()})")
     return loaded
+
+
+def find_draft_files(settings: ModelSettings, options: LoadOptions, progress: Progress) -> ModelFiles | None:
+    """Return the files of the draft model, if there is one; raises what `resolve` raises."""
+    name = options.draft_model
+    return None if name is None else resolve(name, ModelStore(settings.cache_dir), progress)
 
 
 def find_device(options: LoadOptions) -> torch.device:

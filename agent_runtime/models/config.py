@@ -58,7 +58,8 @@ class LoadOptions:
     same bits whatever runs concurrently, which is slower. span_gib: memory in GiB for KV that later edits may reuse
     (`reuse`). span_disk_gib: disk space in GiB for it, which lasts over restarts; 0 for none. device: where the model
     runs. kv_tier, kv_tier_key: the server through which models share the KV of prefixes, and the file of its key.
-    kv_dtype: how to store keys and values; `auto`: as the weights before they are quantised.
+    kv_dtype: how to store keys and values; `auto`: as the weights before they are quantised. draft_model: name or path
+    of a smaller model with the same tokenizer, which drafts where there is nothing to copy; None: none.
     """
 
     dtype: Dtype = "auto"
@@ -78,6 +79,7 @@ class LoadOptions:
     kv_tier: str | None = field(default=None, repr=False)
     kv_tier_key: Path | None = None
     kv_dtype: KVDtype = "auto"
+    draft_model: str | None = None
 
 
 TIER_SCHEMES = ("valkey://", "valkeys://", "redis://", "rediss://", "unix://")

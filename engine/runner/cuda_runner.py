@@ -37,7 +37,7 @@ from engine.runner.device_choices import DeviceChoices
 from engine.runner.kv_reuse import KVReuse, build_kv_reuse
 from engine.runner.staged_arrays import stage_arrays
 from engine.runner.step_rows import Numbers, PagedRows, StepRows, Verification, build_verifications
-from engine.runner.torch_runner import ModelRunner, TorchRunner, Wait, find_measure_start
+from engine.runner.torch_runner import ModelRunner, TorchRunner, Wait, build_measured_rows
 from engine.sampling import Sampler
 from engine.types import GenerationRequest
 from kernels.op import runs_triton, waits_for_card
@@ -137,9 +137,7 @@ class KernelRunner:
     @torch.inference_mode()
     def measure(self, num_rows: int) -> None:
         """As `ModelRunner.measure`; the graph that later passes of this shape use is captured first."""
-        start = find_measure_start(num_rows, self._model, self._pool)
-        pages = range(-(-(start + num_rows) // self._pool.page_size))
-        rows = PagedRows([0] * num_rows, range(start, start + num_rows), pages)
+        rows = build_measured_rows(num_rows, self._model, self._pool)
         hidden, sampler = self.compute_hidden([rows], at_once=True), Sampler(GenerationRequest([0], 1))
         DeviceChoices(self._model, [Verification(hidden, sampler, [], [0] * (num_rows - 1))]).wait()
 

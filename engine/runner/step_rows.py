@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
@@ -19,9 +19,6 @@ from engine.kv_pool import KVPool, PoolView, SlotRange
 from engine.request import RequestState
 from engine.sampling import Sampler, check_largest, is_near_tie
 from engine.scheduler import ScheduledSequence
-from engine.scheduler.scheduler import split_evenly
-from engine.speculation.draft_state import choose_lengths
-from engine.speculation.step_times import StepTimes
 from engine.types import TokenLogprob
 from kernels.accept import TopTokens, count_accepted, find_top_tokens
 
@@ -140,43 +137,6 @@ def _group_rows(active: Sequence[tuple[Verification, range]]) -> Iterator[list[t
         piece.append((each, rows))
         num_rows += len(rows)
     yield piece
-
-
-class DraftBudget:
-    """Chooses draft lengths for the scheduler, once it knows what else is in the step."""
-
-    def __init__(
-        self,
-        live: Mapping[int, tuple[ScheduledSequence, RequestState]],
-        times: StepTimes,
-        num_running: Callable[[], int],
-    ) -> None:
-        """`live` are all requests that are not finished, by id; it is read whenever a step is scheduled."""
-        self._live = live
-        self._times = times
-        self._num_running = num_running
-
-    def choose_lengths(self, sequences: Sequence[ScheduledSequence], num_scheduled: int, num_left: int) -> list[int]:
-        """Return how many tokens of each sequence's draft to run. Forced tokens are no guess, and go first."""
-        if not sequences:
-            return []
-        forced = [self._get_state(each).is_forced for each in sequences]
-        lengths = split_evenly(
-            [each.num_draftable * is_so for each, is_so in zip(sequences, forced, strict=True)], num_left
-        )
-        num_forced, num_running = sum(lengths), self._num_running()
-        guessed = [place for place, is_so in enumerate(forced) if not is_so]
-        guesses = [
-            self._get_state(sequences[place]).draft_state.build_candidate(sequences[place].num_draftable, num_running)
-            for place in guessed
-        ]
-        chosen = choose_lengths(guesses, num_scheduled + num_forced, num_running, num_left - num_forced, self._times)
-        for place, length in zip(guessed, chosen, strict=True):
-            lengths[place] = length
-        return lengths
-
-    def _get_state(self, sequence: ScheduledSequence) -> RequestState:
-        return self._live[sequence.id][1]
 
 
 Numbers = NDArray[np.int64]

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from engine.decoder import LM_HEAD_ROWS, Batch, Decoder
 from engine.device import describe_machine
-from engine.kv_cache import KVPages
+from engine.kv_cache import KVPages, page_runs
 from engine.kv_pool import KVPool
 from engine.runner.cuda_graphs import Graphs
 from engine.runner.kv_reuse import KVReuse
-from engine.runner.step_rows import StepRows, Verification, build_batch, build_verifications, verify
+from engine.runner.step_rows import PagedRows, StepRows, Verification, build_batch, build_verifications, verify
 from engine.speculation.step_times import (
     MEASURED,
     MEASURED_ON_CARD,
@@ -52,6 +53,12 @@ class ModelRunner(Protocol):
         """
         ...
 
+    def compute_hidden(self, sequences: Sequence[PagedRows]) -> Tensor:
+        """Run rows at neighbouring positions of each sequence, and write their KV. Return the hidden states of all,
+        [num_rows, hidden_size], which are valid until the next pass.
+        """
+        ...
+
     def measure(self, num_rows: int) -> None:
         """Run a pass over a draft and score all its rows, in a pool that holds nothing yet."""
         ...
@@ -62,9 +69,11 @@ def count_measurable_rows(model: Decoder, pool: KVPool) -> int:
     return min(pool.num_slots, model.config.max_positions)
 
 
-def find_measure_start(num_rows: int, model: Decoder, pool: KVPool) -> int:
-    """Return the position at which the rows of a measured pass begin."""
-    return min(CONTEXT, count_measurable_rows(model, pool) - num_rows)
+def build_measured_rows(num_rows: int, model: Decoder, pool: KVPool) -> PagedRows:
+    """Return the rows of a measured pass, in the first pages of the pool."""
+    start = min(CONTEXT, count_measurable_rows(model, pool) - num_rows)
+    pages = range(-(-(start + num_rows) // pool.page_size))
+    return PagedRows([0] * num_rows, range(start, start + num_rows), pages)
 
 
 class TorchRunner:
@@ -87,14 +96,23 @@ class TorchRunner:
         verify(self._model, [each for each in found if each is not None])
         return lambda: found
 
+    def compute_hidden(self, sequences: Sequence[PagedRows]) -> Tensor:
+        """As `ModelRunner.compute_hidden`."""
+        window, page_size = self._model.config.window, self._pool.page_size
+        reads, writes = [], []
+        for each in sequences:
+            start = each.positions[0]
+            first_key = 0 if window is None else max(0, start + 1 - window)
+            reads.append(page_runs(each.pages, page_size, first_key, each.seq_len))
+            writes.append(page_runs(each.pages, page_size, start, each.seq_len))
+        batch = Batch.from_chunks([(each.positions, each.token_ids) for each in sequences], self._pool.device)
+        return self._model.forward_batch(batch, self._pool.view(reads, writes))
+
     def measure(self, num_rows: int) -> None:
         """As `ModelRunner.measure`."""
-        window, start = self._model.config.window, find_measure_start(num_rows, self._model, self._pool)
-        first_key = 0 if window is None else max(0, start + 1 - window)
-        batch = Batch.from_chunks([(start, [0] * num_rows)], self._pool.device)
-        view = self._pool.view([[(first_key, start + num_rows)]], [[(start, start + num_rows)]])
-        for rows in torch.split(self._model.forward_batch(batch, view), LM_HEAD_ROWS):
-            self._model.likeliest(rows)
+        rows = build_measured_rows(num_rows, self._model, self._pool)
+        for hidden in torch.split(self.compute_hidden([rows]), LM_HEAD_ROWS):
+            self._model.likeliest(hidden)
 
 
 OUTDATED = 1.5

@@ -133,8 +133,10 @@ MEMORY = 512.0, 64.0
 
 
 @dataclass(slots=True)
-class _MissCounts:
-    """Misses that were seen and expected of tokens of one kind; both fade."""
+class MissCounts:
+    """Misses that were seen and expected of tokens of one kind; both fade. `weight`: how many misses the prior counts
+    for; `memory`: how many tokens are remembered.
+    """
 
     weight: float
     memory: float
@@ -142,11 +144,13 @@ class _MissCounts:
     expected: float = 0.0
 
     def learn(self, num_tokens: int, hazard: float, *, missed: bool) -> None:
+        """Count tokens with this hazard, the last of which missed or did not."""
         fading = (1.0 - 1.0 / self.memory) ** num_tokens
         self.seen = self.seen * fading + missed
         self.expected = self.expected * fading + num_tokens * hazard
 
     def correct(self, hazard: float) -> float:
+        """Return the hazard times the ratio of misses seen and expected."""
         return _clip(hazard * (self.weight + self.seen) / (self.weight + self.expected))
 
 
@@ -154,8 +158,8 @@ class _MissCounts:
 class _SourceMisses:
     """The misses of one source."""
 
-    after_hits: _MissCounts = field(default_factory=lambda: _MissCounts(WEIGHT[0], MEMORY[0]))
-    after_misses: _MissCounts = field(default_factory=lambda: _MissCounts(WEIGHT[1], MEMORY[1]))
+    after_hits: MissCounts = field(default_factory=lambda: MissCounts(WEIGHT[0], MEMORY[0]))
+    after_misses: MissCounts = field(default_factory=lambda: MissCounts(WEIGHT[1], MEMORY[1]))
 
 
 @dataclass(slots=True)
@@ -169,7 +173,11 @@ class AcceptanceModel:
 
     Example: drafts with hazard 0.01 that miss at their first token: 0.01 at first, then 0.15 * (0.5 + 1) / (0.5 + 0.15)
     = 0.35, then 0.47, ...; had the first 100 tokens of one been right, 0.01 * 0.25 / (0.25 + 1) = 0.002 would be next.
+
+    lost: the least prior hazard of the first token after a miss.
     """
+
+    lost: float = LOST
 
     _on_track: bool | None = None  # None: nothing was foretold yet, so nothing is known but what the drafter says
     _sources: dict[str, _SourceMisses] = field(default_factory=dict)
@@ -180,7 +188,7 @@ class AcceptanceModel:
         for run in draft.runs:
             evidence, num_tokens = self._sources.get(run.source, _NOTHING), run.num_tokens
             if is_lost and num_tokens:
-                yield 1, evidence.after_misses.correct(_raise_after_miss(run.hazard))
+                yield 1, evidence.after_misses.correct(self._raise_after_miss(run.hazard))
                 num_tokens, is_lost = num_tokens - 1, False
             if num_tokens:
                 yield num_tokens, evidence.after_hits.correct(_clip(run.hazard))
@@ -205,18 +213,17 @@ class AcceptanceModel:
     def _learn(self, evidence: _SourceMisses, hazard: float, num_seen: int, *, missed: bool) -> None:
         misses_at_once = missed and num_seen == 1
         if self._on_track is False or (self._on_track is None and misses_at_once):
-            evidence.after_misses.learn(1, _raise_after_miss(hazard), missed=misses_at_once)
+            evidence.after_misses.learn(1, self._raise_after_miss(hazard), missed=misses_at_once)
             num_seen -= 1
         if num_seen:
             evidence.after_hits.learn(num_seen, _clip(hazard), missed=missed)
         self._on_track = not missed
 
+    def _raise_after_miss(self, hazard: float) -> float:
+        return _clip(max(self.lost, hazard))
+
 
 _NOTHING = _SourceMisses()
-
-
-def _raise_after_miss(hazard: float) -> float:
-    return _clip(max(LOST, hazard))
 
 
 def _clip(hazard: float) -> float:

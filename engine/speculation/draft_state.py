@@ -12,7 +12,7 @@ from math import ceil, log2
 
 import numpy as np
 
-from engine.speculation.acceptance import AcceptanceModel
+from engine.speculation.acceptance import AcceptanceModel, MissCounts
 from engine.speculation.step_times import StepTimes
 from engine.types import Draft, Proposer, SourceUsage, count_common_prefix
 
@@ -70,16 +70,29 @@ def choose_lengths(
     return lengths
 
 
-def compute_token_seconds(hazard: float, num_sequences: int, most: int, times: StepTimes) -> float:
+def compute_gain(guess: DraftCandidate, num_sequences: int, times: StepTimes) -> float:
+    """Return the seconds that the best length of one draft gains in a pass of `num_sequences` rows without it."""
+    most = _count_affordable(guess, num_sequences, times)
+    gains = list(islice(_iter_gains(guess, num_sequences, most, times, {}), most))
+    if not gains:
+        return 0.0
+    return max(0.0, float((np.array(gains) - times.get_prices(num_sequences, len(gains))).cumsum().max()))
+
+
+def compute_token_seconds(
+    hazard: float, num_sequences: int, most: int, times: StepTimes, draft_s: float = 0.0
+) -> float:
     """Return the least seconds of a pass for each output token, if all drafts have this hazard at every token.
 
     With n drafted, `most` of them at most, a pass gives 1 + q + ... + q ** n tokens for each sequence, q = 1 - hazard.
+    draft_s: what each drafted token costs before the pass.
     """
     survival = 1.0 - hazard
     lengths = [*TRIED[: bisect_right(TRIED, most)], most]
-    return (
-        min(times(num_sequences * (1 + length)) * hazard / (1.0 - survival ** (1 + length)) for length in lengths)
-        / num_sequences
+    return min(
+        (times(num_sequences * (1 + length)) / num_sequences + length * draft_s)
+        * (hazard / (1.0 - survival ** (1 + length)))
+        for length in lengths
     )
 
 
@@ -155,12 +168,28 @@ delayed once, is not slow."""
 
 NO_DRAFT = Draft((), ())
 
+DRAFT_MODEL = "draft_model"
+"""The source of what a draft model drafts, in statistics."""
+
+MODEL_HAZARD = 0.2
+"""The share of a draft model's tokens that the model does not write, until some were seen: a 0.5B model's for a 1.5B
+model in new code (`benchmarks.drafts`)."""
+
+MODEL_MEMORY = 128.0
+"""How many tokens of a draft model are remembered."""
+
+MOST_BY_MODEL = 12
+"""The longest draft of a draft model."""
+
+EXPECTED = 256
+"""Tokens that an output is assumed to have, if it may: a draft model may lose SLACK of their time before it gains."""
+
 
 class DraftState:
-    """A request's drafter between the passes.
+    """A request's drafts between the passes: its drafter's, and those of the engine's draft model.
 
     The whole draft is kept, however much of it is run: what the model writes by itself is compared with the rest. So it
-    costs only the drafter's call to see when drafts become right again.
+    costs only the drafter's call to see when drafts become right again, also where the draft model's are run.
     """
 
     def __init__(
@@ -170,8 +199,11 @@ class DraftState:
         clock: Callable[[], float] = time.monotonic,
         *,
         vocab_size: int,
+        draft_times: StepTimes | None = None,
     ) -> None:
-        """`vocab_size` is the model's: proposed ids beyond it are cut off."""
+        """`vocab_size` is the model's: proposed ids beyond it are cut off. draft_times: the draft model's, if there is
+        one.
+        """
         self.proposer = proposer
         self.by_source: dict[str, SourceUsage] = {}
         self.ledger = DraftLedger()
@@ -180,6 +212,10 @@ class DraftState:
         self._vocab_size = vocab_size
         self._acceptance = AcceptanceModel()
         self._draft = NO_DRAFT
+        self._draft_times = draft_times
+        self._model_acceptance = AcceptanceModel(lost=0.0)
+        self._model_misses = MissCounts(1.0, MODEL_MEMORY)
+        self._model_draft: Draft | None = None  # run in place of `_draft`
         self._asked_at: int | None = None  # the length of the output for which `_draft` is
         self._ask_again_at = 0
         self._asking_s = deque([0.0], maxlen=NUM_TIMED)
@@ -187,6 +223,8 @@ class DraftState:
     def propose(self, output_ids: Sequence[int], room: int) -> Sequence[int]:
         """Return up to `room` tokens that may follow the output; the drafter is asked once for each output."""
         num_output = len(output_ids)
+        if self._model_draft is not None:
+            return self._model_draft.token_ids
         if self._asked_at == num_output:
             return self._draft.token_ids
         self._draft = NO_DRAFT
@@ -198,22 +236,75 @@ class DraftState:
             self.ledger.book(self._cost_share * self._times(1), 0.0)
         return self._draft.token_ids
 
+    def wants_model(self, room: int, num_sequences: int, num_behind: int) -> bool:
+        """Return whether the draft model's draft would gain more than the drafter's, in a pass of `num_sequences` rows
+        without drafts, and may be lost.
+
+        room: how many tokens may be drafted. num_behind: tokens that the draft model has to run for its first one.
+        """
+        if self._draft_times is None or room < 1 or self._model_draft is not None:
+            return False
+        draft_s, most = self._draft_times(num_sequences) / num_sequences, min(room, MOST_BY_MODEL)
+        hazard = self._model_misses.correct(MODEL_HAZARD)
+        each_s = compute_token_seconds(hazard, num_sequences, most, self._times, draft_s)
+        gain = self._times(num_sequences) / num_sequences - each_s  # which a renewal process has at its optimum
+        if gain <= 0.0 or not self._can_lose(self._draft_times(num_behind), room, num_sequences):
+            return False
+        num_host = len(self._draft.token_ids)
+        return gain > compute_gain(self.build_candidate(num_host, num_sequences), num_sequences, self._times)
+
+    def wants_longer(self, draft: Draft, seconds: float, room: int, num_sequences: int) -> bool:
+        """Return whether the draft model should draft one token more after this draft of its own, which took so many
+        seconds.
+        """
+        assert self._draft_times is not None, "there is a draft model"
+        num_drafted, most = len(draft.token_ids), min(room, MOST_BY_MODEL)
+        if num_drafted >= most:
+            return False
+        draft_s = self._draft_times(num_sequences) / num_sequences
+        hazard = self._model_misses.correct(MODEL_HAZARD)
+        survival = 1.0 - hazard
+        for _, each in self._model_acceptance.estimate_runs(draft):
+            survival *= 1.0 - each
+        each_s = compute_token_seconds(hazard, num_sequences, most, self._times, draft_s)
+        price = draft_s + float(self._times.get_prices(num_sequences * (1 + num_drafted), 1)[0])
+        return survival * each_s > price and self._can_lose(seconds + price, room, num_sequences)
+
+    def _can_lose(self, seconds: float, room: int, num_sequences: int) -> bool:
+        """Return whether a draft may take so long if none of it is accepted."""
+        ahead_s = min(room, EXPECTED) * self._times(num_sequences)
+        return seconds <= self.ledger.compute_allowance(ahead_s)
+
+    def take_model_draft(self, draft: Draft, seconds: float) -> Sequence[int]:
+        """Run this draft of the draft model, which took so many seconds, in place of the drafter's; return it."""
+        self._model_draft = _check_draft(draft, self._vocab_size)
+        self.ledger.book(seconds, 0.0)
+        return self._model_draft.token_ids
+
     def build_candidate(self, most: int, num_sequences: int) -> DraftCandidate:
         """Return the draft for the choice of its length; `most` of its tokens are useful in a pass with
         `num_sequences`.
         """
-        ahead_s = len(self._draft.token_ids) * self._times(num_sequences)
-        return DraftCandidate(
-            tuple(self._acceptance.estimate_runs(self._draft)), most, self.ledger.compute_allowance(ahead_s)
-        )
+        if self._model_draft is not None:  # most of its cost is spent already
+            return DraftCandidate(tuple(self._model_acceptance.estimate_runs(self._model_draft)), most)
+        draft, acceptance = self._draft, self._acceptance
+        ahead_s = len(draft.token_ids) * self._times(num_sequences)
+        return DraftCandidate(tuple(acceptance.estimate_runs(draft)), most, self.ledger.compute_allowance(ahead_s))
 
     def observe(self, written_ids: Sequence[int], num_drafted: int, num_output: int) -> None:
         """Learn that the model wrote these tokens in a pass that held the first `num_drafted` of the draft.
 
         `num_output` is the length of the output with them.
         """
-        draft, asked = self._draft, self._asked_at is not None
-        self._draft, self._asked_at = NO_DRAFT, None
+        draft, asked, by_model = self._draft, self._asked_at is not None, self._model_draft
+        self._draft, self._asked_at, self._model_draft = NO_DRAFT, None, None
+        if by_model is not None:
+            num_right = count_common_prefix(written_ids, by_model.token_ids)
+            missed = num_right < min(len(written_ids), len(by_model.token_ids))
+            self._model_acceptance.observe(by_model, num_right, missed=missed)
+            self._model_misses.learn(num_right + missed, MODEL_HAZARD, missed=missed)
+            self._count(by_model, num_drafted, min(num_right, num_drafted))
+            num_drafted = 0  # of the drafter's draft
         if not draft.token_ids:
             if asked:
                 self._acceptance.observe_silence()
