@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -98,6 +99,11 @@ class DraftModel:
         self.times = load_or_measure_times(self._runner, model, self._pool, own.pass_times_dir, clock)
         self.forget()
 
+    @property
+    def num_open(self) -> int:
+        """Sequences that it has read."""
+        return len(self._contexts)
+
     def forget(self) -> None:
         """Forget all sequences."""
         self._pages = KVPages(self._pool.num_pages, self._pool.page_size, window=None)
@@ -119,7 +125,8 @@ class DraftModel:
         """Draft for all tasks in common passes, each as far as its request wants it. A task for which there is no room
         gets nothing.
         """
-        ready = [each for each in tasks if self._make_room(each)]
+        kept = {each.sequence.id for each in tasks}
+        ready = [each for each in tasks if self._make_room(each, kept)]
         rows = [self._read_known(each) for each in ready]
         while ready:
             hidden = self._runner.compute_hidden(rows)
@@ -143,6 +150,9 @@ class DraftModel:
         shares = (top.values - logits.float().logsumexp(dim=1)).exp().tolist()
         for row, (task, token_id, share) in enumerate(zip(tasks, top.indices.tolist(), shares, strict=True)):
             sampler, known = task.state.sampler, [*task.state.output_ids, *task.token_ids]
+            if math.isnan(share):  # what is left of the vocabulary cannot be drawn from
+                task.most = len(task.token_ids)
+                continue
             if not sampler.is_plain_greedy:
                 token_id = sampler.guess(read_row(logits, row), known, self._vocab_size)
             task.add(token_id, share)
@@ -154,8 +164,11 @@ class DraftModel:
         known = sequence.token_ids[context.start :]
         return max(1, len(known) - count_common_prefix(context.token_ids, known))
 
-    def _make_room(self, task: DraftTask) -> bool:
-        """Open the sequence, or keep it open where that costs fewer rows, and reserve pages for the longest draft."""
+    def _make_room(self, task: DraftTask, kept: set[int]) -> bool:
+        """Open the sequence, or keep it open where that costs fewer rows, and reserve pages for the longest draft.
+
+        The sequences that are not `kept` may be closed for it, the one that was used longest ago first.
+        """
         sequence = task.sequence
         num_known, window = len(sequence.token_ids), min(WINDOW, len(sequence.token_ids))
         longest = min(task.most, MOST_BY_MODEL)
@@ -170,7 +183,7 @@ class DraftModel:
             self._pages.open(sequence.id, sequence.token_ids[context.start :], b"", is_counted=False)
         self._contexts[sequence.id] = context
         while not self._pages.grow(sequence.id, num_known - context.start + longest):
-            oldest = next(iter(self._contexts))
+            oldest = next((each for each in self._contexts if each not in kept), sequence.id)
             self.close(oldest)
             if oldest == sequence.id:
                 return False

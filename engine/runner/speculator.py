@@ -34,11 +34,17 @@ class Speculator:
         self._times = times
         self._get_scheduler = get_scheduler
         self._draft_model = draft_model
+        self.fault: Exception | None = None  # what ended the use of the draft model
 
     def build_state(self, proposer: Proposer | None, vocab_size: int, clock: Callable[[], float]) -> DraftState:
         """Return the state of a request's drafts; proposed ids have to be below `vocab_size`."""
         draft_times = None if self._draft_model is None else self._draft_model.times
         return DraftState(proposer, self._times, clock, vocab_size=vocab_size, draft_times=draft_times)
+
+    @property
+    def num_open(self) -> int:
+        """Requests that the draft model has read."""
+        return 0 if self._draft_model is None else self._draft_model.num_open
 
     def forget(self) -> None:
         """Forget all requests."""
@@ -81,7 +87,7 @@ class Speculator:
         except Exception as error:  # noqa: BLE001 -- most likely out of memory; requests can do without
             check_device(model.model.weights.device)
             log.warning("the draft model failed and is not used any more: %s: %s", type(error).__name__, error)
-            self._draft_model = None
+            self._draft_model, self.fault = None, error
             return
         for task in tasks:
             if task.token_ids:

@@ -39,9 +39,10 @@ def make_core(
     model: Decoder | None = None,
     clock: Callable[[], float] = lambda: 0.0,
     rows_are_free: bool = False,
+    draft_model: Decoder | None = None,
     **limits: Any,
 ) -> EngineCore:
-    """With `rows_are_free`, whatever has any chance to be right is drafted."""
+    """With `rows_are_free`, whatever has any chance to be right is drafted. The draft model takes no time."""
     model = model or tiny_model()
     kv_bytes = num_pages * page_bytes(model.config, PAGE_SIZE, torch.float32)
     config = EngineConfig(
@@ -54,7 +55,10 @@ def make_core(
     with pytest.MonkeyPatch.context() as patch:
         if rows_are_free:
             patch.setattr("engine.runner.torch_runner.StepTimes", lambda: StepTimes({1: 1.0, 1024: 1.0}))
-        return EngineCore(model, TOKEN_BYTES, config, clock)
+        core = EngineCore(model, TOKEN_BYTES, config, clock, draft_model)
+    if draft_model is not None:
+        core._speculator._draft_model.times.replace(StepTimes({1: 1e-6, 1024: 1e-6}))
+    return core
 
 
 @torch.inference_mode()
@@ -123,6 +127,8 @@ def drain(core: EngineCore, collected: Collected | None = None) -> Collected:
     for _ in range(5000):
         if not core.has_pending_work():
             assert core.pages.num_available == core.pages.num_pages, "pages have leaked"
+            assert not core._speculator.num_open, "the draft model keeps what is over"
+            assert core._speculator.fault is None, "the draft model failed"
             return collected
         collected.take(core.step())
     raise AssertionError("requests are stuck")
