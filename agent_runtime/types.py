@@ -254,15 +254,18 @@ class AnswerTrace:
 
 @dataclass(frozen=True, slots=True)
 class SourceUsage:
-    """Draft tokens from one source, such as `merge`: `drafted` = `accepted` + `rejected`."""
+    """Draft tokens from one source, such as `merge`: `drafted` = `accepted` + `rejected`. `forwards` counts the passes
+    that verified any.
+    """
 
     drafted: int = 0
     accepted: int = 0
     rejected: int = 0
+    forwards: int = 0
 
     def add(self, other: SourceUsage) -> SourceUsage:
         """Return the sum of both."""
-        return SourceUsage(self.drafted + other.drafted, self.accepted + other.accepted, self.rejected + other.rejected)
+        return SourceUsage(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(SourceUsage)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,10 +236,13 @@ class GenerationRequest:
 
 @dataclass(slots=True)
 class SourceUsage:
-    """Draft tokens of one source that were verified, and those of them that the model accepted."""
+    """Draft tokens of one source that were verified, those of them that the model accepted, and the passes that
+    verified any.
+    """
 
     drafted: int = 0
     accepted: int = 0
+    forwards: int = 0
 
     @property
     def num_rejected(self) -> int:
@@ -250,6 +253,7 @@ class SourceUsage:
         """Add the counts of another one."""
         self.drafted += other.drafted
         self.accepted += other.accepted
+        self.forwards += other.forwards
 
 
 @dataclass(slots=True)

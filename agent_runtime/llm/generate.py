@@ -268,7 +268,7 @@ def convert_usage(counted: GenerationUsage) -> Usage:
         prefill_forwards=counted.prefill_forwards,
         near_ties=counted.near_ties,
         by_source={
-            source: SourceUsage(each.drafted, each.accepted, each.num_rejected)
+            source: SourceUsage(each.drafted, each.accepted, each.num_rejected, each.forwards)
             for source, each in counted.by_source.items()
         },
         prefix_hit_rate=counted.cached / counted.prompt,

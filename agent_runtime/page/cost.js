@@ -27,7 +27,7 @@ function weighedIn(trace) {
 }
 
 function tokenCost(usage, weighed, recent) {
-  const drafted = usage.drafted ? ` Drafted ${count(usage.drafted)}, rejected ${count(usage.rejected)}.` : "";
+  const copied = usage.accepted - (usage.by_source.draft_model?.accepted ?? 0);
   return el(
     "div",
     { class: "two" },
@@ -41,14 +41,23 @@ function tokenCost(usage, weighed, recent) {
       ]),
       el("p", { class: "note" }, reasons(usage.recomputed_by)),
       stack(`Answer: ${many(usage.completion, "token")}`, [
-        ["copied", usage.accepted],
-        ["generated", usage.completion - usage.accepted - weighed],
+        ["copied", copied],
+        ["generated", usage.completion - copied - weighed],
         ...(weighed ? [["scored", weighed]] : []),
       ]),
-      el("p", { class: "note" }, `${many(usage.forwards, "forward")}, ${perForward(usage)} tokens each.${drafted}`),
+      el("p", { class: "note" }, `${many(usage.forwards, "forward")}, ${perForward(usage)} tokens each.${drafts(usage)}`),
     ),
     rates(usage, recent),
   );
+}
+
+/** What was drafted, and how much of each source was right. */
+function drafts(usage) {
+  if (!usage.drafted) return "";
+  const parts = Object.entries(usage.by_source).map(
+    ([source, by]) => `${count(by.accepted)} of ${count(by.drafted)} from ${source.replace("_", " ")}`,
+  );
+  return ` Drafted ${count(usage.drafted)}, rejected ${count(usage.rejected)}: right were ${parts.join(", ")}.`;
 }
 
 function perForward(usage) {

@@ -63,8 +63,15 @@ export class ServiceNow {
       tile("Prefix hits", percent(recent.prefix_hit_rate), "", recent.prefix_hit_rate),
       tile("Approximate", percent(recent.approximate_share), "", recent.approximate_share),
       tile("Tokens a forward", recent.tokens_per_forward?.toFixed(1) ?? "–"),
+      ...Object.entries(recent.by_source).map(([source, by]) => draftTile(source, by)),
     );
   }
+}
+
+/** How much of what a source drafted was right. */
+function draftTile(source, by) {
+  const share = by.accepted / (by.drafted || 1);
+  return tile(`Drafts: ${source.replace("_", " ")}`, percent(share), `in ${many(by.forwards, "forward")}`, share);
 }
 
 function cacheTiles(cache) {

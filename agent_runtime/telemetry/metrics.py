@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from statistics import quantiles
 from typing import Any, Self
@@ -105,8 +105,14 @@ class RequestCounters(Observer):
         )
         self._drafted = PrometheusCounter(
             "hunk_draft_tokens",
-            "Draft tokens that were put before the model, by where they were copied from.",
+            "Draft tokens that were put before the model, by where they came from.",
             ["source", "outcome"],
+            registry=registry,
+        )
+        self._draft_forwards = PrometheusCounter(
+            "hunk_draft_forwards",
+            "Passes that verified draft tokens, by where these came from.",
+            ["source"],
             registry=registry,
         )
         self._http = PrometheusCounter(
@@ -147,6 +153,7 @@ class RequestCounters(Observer):
         for source, counts in usage.by_source.items():
             self._drafted.labels(source, "accepted").inc(counts.accepted)
             self._drafted.labels(source, "rejected").inc(counts.rejected)
+            self._draft_forwards.labels(source).inc(counts.forwards)
 
     def on_http_start(self) -> None:
         """Count an HTTP request that starts."""
@@ -210,6 +217,7 @@ class SlidingWindowStats(Observer):
             "recomputed": usage.recomputed,
             "completion": usage.completion,
             "forwards": usage.forwards,
+            "by_source": {source: asdict(counts) for source, counts in usage.by_source.items()},
             "prefix_hit_rate": _divide(usage.cached, usage.prompt),
             "approximate_share": _divide(usage.reused_approximate, usage.prompt),
             "tokens_per_forward": _divide(usage.completion, usage.forwards),

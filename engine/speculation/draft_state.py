@@ -216,6 +216,7 @@ class DraftState:
         self._model_acceptance = AcceptanceModel(lost=0.0)
         self._model_misses = MissCounts(1.0, MODEL_MEMORY)
         self._model_draft: Draft | None = None  # run in place of `_draft`
+        self._missed_gain = 0.0  # seconds that the draft model would have gained since it was last asked
         self._asked_at: int | None = None  # the length of the output for which `_draft` is
         self._ask_again_at = 0
         self._asking_s = deque([0.0], maxlen=NUM_TIMED)
@@ -240,7 +241,9 @@ class DraftState:
         """Return whether the draft model's draft would gain more than the drafter's, in a pass of `num_sequences` rows
         without drafts, and may be lost.
 
-        room: how many tokens may be drafted. num_behind: tokens that the draft model has to run for its first one.
+        room: how many tokens may be drafted. num_behind: tokens that the draft model has to run for its first one: this
+        is done once it would have gained as much as that takes. So what is written after a copy has failed is taken for
+        new only if it goes on.
         """
         if self._draft_times is None or room < 1 or self._model_draft is not None:
             return False
@@ -248,10 +251,18 @@ class DraftState:
         hazard = self._model_misses.correct(MODEL_HAZARD)
         each_s = compute_token_seconds(hazard, num_sequences, most, self._times, draft_s)
         gain = self._times(num_sequences) / num_sequences - each_s  # which a renewal process has at its optimum
-        if gain <= 0.0 or not self._can_lose(self._draft_times(num_behind), room, num_sequences):
+        if gain <= 0.0:
             return False
         num_host = len(self._draft.token_ids)
-        return gain > compute_gain(self.build_candidate(num_host, num_sequences), num_sequences, self._times)
+        gain -= compute_gain(self.build_candidate(num_host, num_sequences), num_sequences, self._times)
+        if gain <= 0.0:
+            return False
+        self._missed_gain += gain
+        behind_s = self._draft_times(num_behind)
+        if self._missed_gain < behind_s - self._draft_times(1) or not self._can_lose(behind_s, room, num_sequences):
+            return False
+        self._missed_gain = 0.0
+        return True
 
     def wants_longer(self, draft: Draft, seconds: float, room: int, num_sequences: int) -> bool:
         """Return whether the draft model should draft one token more after this draft of its own, which took so many
@@ -322,7 +333,10 @@ class DraftState:
         return ASKING_SHARE * 2.0 ** max(0, ceil(log2(share))) if share > 1.0 else ASKING_SHARE
 
     def _count(self, draft: Draft, num_drafted: int, num_accepted: int) -> None:
-        for run in draft.first(num_drafted).runs:
+        runs = draft.first(num_drafted).runs
+        for source in {run.source for run in runs if run.num_tokens}:
+            self.by_source.setdefault(source, SourceUsage()).forwards += 1
+        for run in runs:
             counted = self.by_source.setdefault(run.source, SourceUsage())
             counted.drafted += run.num_tokens
             counted.accepted += min(run.num_tokens, num_accepted)

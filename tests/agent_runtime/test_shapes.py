@@ -30,7 +30,7 @@ RESULT = ApplyResult(
         prefill_forwards=1,
         near_ties=1,
         prefix_hit_rate=0.375,
-        by_source={"merge": SourceUsage(2, 1, 1)},
+        by_source={"merge": SourceUsage(2, 1, 1, 1)},
         recomputed_by={"asked": 2, "tail": 1},
     ),
     {"parse_ms": 1.0, "total_ms": 2.5},
@@ -59,7 +59,7 @@ def test_the_response_has_every_field_of_the_interface() -> None:
     assert answer["sha256"] == answer["sha256_after"]
     usage_fields = "prompt cached reused_approximate recomputed completion drafted accepted rejected forwards"
     assert answer["usage"].keys() >= {*usage_fields.split(), "prefill_forwards"}
-    assert answer["usage"]["by_source"] == {"merge": {"drafted": 2, "accepted": 1, "rejected": 1}}
+    assert answer["usage"]["by_source"] == {"merge": {"drafted": 2, "accepted": 1, "rejected": 1, "forwards": 1}}
     assert answer["usage"]["recomputed_by"] == {"asked": 2, "tail": 1}
 
 
@@ -70,14 +70,14 @@ def test_usages_add_up_source_by_source() -> None:
         recomputed_by={"tail": 1, "changed": 1},
         forwards=3,
         prefill_forwards=2,
-        by_source={"output": SourceUsage(3, 3), "merge": SourceUsage(4, 0, 4)},
+        by_source={"output": SourceUsage(3, 3, 0, 1), "merge": SourceUsage(4, 0, 4, 2)},
     )
     total = sum_usage([RESULT.usage, second, Usage()])
     assert (total.prompt, total.cached, total.forwards, total.prefill_forwards) == (10, 3, 5, 3)
     assert (total.reused_approximate, total.recomputed) == (2, 5)
     assert total.recomputed_by == {"asked": 2, "tail": 2, "changed": 1}
     assert total.prefix_hit_rate == 0.3
-    assert total.by_source == {"merge": SourceUsage(6, 1, 5), "output": SourceUsage(3, 3)}
+    assert total.by_source == {"merge": SourceUsage(6, 1, 5, 3), "output": SourceUsage(3, 3, 0, 1)}
     assert sum_usage([]) == Usage()
 
 

@@ -280,10 +280,10 @@ def test_each_source_has_what_was_drafted_and_accepted_of_it() -> None:
     core = make_core()
     result = run_one(core, REQUEST, Parted(target.token_ids, 20, 7, num_merge=15))
     assert same(result, target)
-    assert result.usage.by_source == {"merge": SourceUsage(15, 15), "update": SourceUsage(12, 5)}
+    assert result.usage.by_source == {"merge": SourceUsage(15, 15, 1), "update": SourceUsage(12, 5, 1)}
     assert (result.usage.drafted, result.usage.accepted) == (27, 20)
     run_one(core, REQUEST, Parted(target.token_ids, 5, 3, num_merge=8))
-    assert core.drafted == {"merge": SourceUsage(23, 20), "update": SourceUsage(12, 5)}, "of all requests"
+    assert core.drafted == {"merge": SourceUsage(23, 20, 2), "update": SourceUsage(12, 5, 1)}, "of all requests"
 
 
 def test_what_a_cut_draft_left_out_is_not_counted() -> None:
@@ -291,7 +291,7 @@ def test_what_a_cut_draft_left_out_is_not_counted() -> None:
     core = make_core(max_batched_tokens=len(PROMPT) + 12, max_drafted=0, max_num_seqs=4)
     result = run_one(core, REQUEST, Parted(target.token_ids, 10, 40, num_merge=10))
     assert same(result, target)
-    assert result.usage.by_source == {"merge": SourceUsage(10, 10), "update": SourceUsage(2, 0)}
+    assert result.usage.by_source == {"merge": SourceUsage(10, 10, 1), "update": SourceUsage(2, 0, 1)}
 
 
 @pytest.mark.parametrize("stop_at", [3, 12])
@@ -300,7 +300,7 @@ def test_tokens_behind_the_end_of_the_output_are_not_accepted(stop_at: int) -> N
     request = replace(REQUEST, stop_ids=frozenset({target[stop_at]}))
     num_written = target.index(target[stop_at]) + 1
     usage = run_one(make_core(), request, Parted(target, 20, 5, num_merge=20)).usage
-    assert usage.by_source["merge"] == SourceUsage(20, min(20, num_written))
+    assert usage.by_source["merge"] == SourceUsage(20, min(20, num_written), 1)
     assert usage.accepted == min(20, num_written)
 
 
@@ -337,7 +337,7 @@ def test_an_engine_tells_its_passes_and_what_was_drafted() -> None:
         drafted = engine.run(REQUEST, Oracle(plain.token_ids, hazard=1e-4))
         stats = engine.stats()
     assert stats.num_passes == 60 + drafted.usage.forwards
-    assert stats.by_source == {"draft": SourceUsage(drafted.usage.drafted, drafted.usage.accepted)}
+    assert stats.by_source == {"draft": SourceUsage(drafted.usage.drafted, drafted.usage.accepted, 1)}
 
 
 # SmolLM2 in float32 on real edits: speculative greedy decoding equals plain greedy decoding.

@@ -105,6 +105,8 @@ OPTIONS = [
     "int4",
     "--kv-dtype",
     "int8",
+    "--draft-model",
+    "smaller",
     "--adapter",
     "my-adapter",
     "--span-disk",
@@ -145,6 +147,7 @@ def test_apply_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
             span_disk_gib=2.0,
             device="cuda",
             kv_dtype="int8",
+            draft_model="smaller",
         ),
     ]
 
@@ -195,6 +198,7 @@ def test_serve_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
                 "valkey://host/0",
                 Path("key"),
                 "int8",
+                "smaller",
             ),
             MergeOptions(9.0, "fast"),
         ),

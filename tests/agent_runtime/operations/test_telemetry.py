@@ -116,12 +116,13 @@ def test_draft_tokens_are_split_by_source_and_what_became_of_them() -> None:
     metering = Metering()
     usage = Usage(
         prompt=100, cached=60, reused_approximate=30, recomputed=10, forwards=2, completion=40,
-        by_source={"merge": SourceUsage(30, 28, 2), "output": SourceUsage(5, 0, 5)},
+        by_source={"merge": SourceUsage(30, 28, 2, 2), "output": SourceUsage(5, 0, 5, 1)},
     )  # fmt: skip
     metering.on_outcome(RequestOutcome("/apply", "t", "merged", usage, {"total_ms": 20.0}, first_token_ms=15.0))
     text = metering.render("")[0].decode()
     assert 'hunk_draft_tokens_total{outcome="accepted",source="merge"} 28.0' in text
     assert 'hunk_draft_tokens_total{outcome="rejected",source="output"} 5.0' in text
+    assert 'hunk_draft_forwards_total{source="merge"} 2.0' in text
     assert 'hunk_prompt_tokens_total{kind="cached"} 60.0' in text
     assert 'hunk_prompt_tokens_total{kind="reused_approximate"} 30.0' in text
     assert 'hunk_time_to_first_token_seconds_bucket{le="0.025"} 1.0' in text

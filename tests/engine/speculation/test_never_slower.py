@@ -9,10 +9,10 @@ from itertools import count
 
 import pytest
 
-from engine.speculation.draft_state import DraftState, choose_lengths
+from engine.speculation.draft_state import DRAFT_MODEL, MOST_BY_MODEL, DraftState, choose_lengths
 from engine.speculation.merge_draft import MergeDraft
 from engine.speculation.step_times import StepTimes
-from engine.types import Draft, Proposer
+from engine.types import Draft, DraftRun, Proposer
 from tests.engine.cores import AlwaysWrong
 
 # Decoding without a model or a clock: the output is known, and a table gives the seconds of a step.
@@ -87,6 +87,51 @@ def simulate(
     return run
 
 
+@dataclass
+class SimulatedModel:
+    """A draft model that is right with a chance of `share`, and says so, or says that it is sure."""
+
+    share: float
+    times: StepTimes
+    is_honest: bool = True
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
+
+    def guess(self, right: int) -> tuple[int, DraftRun]:
+        token_id = right if self.rng.random() < self.share else right + 1
+        return token_id, DraftRun(DRAFT_MODEL, 1, 1.0 - self.share if self.is_honest else 0.01)
+
+
+def simulate_model(
+    target: Sequence[int], model: SimulatedModel, times: StepTimes, proposer: Proposer | None = None
+) -> Run:
+    """As `simulate`, with a draft model beside the drafter, which reads 64 tokens before its first draft."""
+    run, output, num_behind = Run(), list[int](), 64
+    drafting = run.drafting = DraftState(proposer, times, lambda: 0.0, vocab_size=1 << 20, draft_times=model.times)
+    while len(output) < len(target):
+        room = min(1024, len(target) - len(output) - 1)
+        guessed = list(drafting.propose(output, room))
+        if output and drafting.wants_model(room, 1, num_behind):
+            ids, runs, seconds = list[int](), list[DraftRun](), model.times(num_behind)
+            while not ids or drafting.wants_longer(Draft(ids, tuple(runs)), seconds, room, 1):
+                seconds += model.times(1) if ids else 0.0
+                token_id, guess = model.guess(target[len(output) + len(ids)])
+                ids, runs = [*ids, token_id], [*runs, guess]
+            guessed = list(drafting.take_model_draft(Draft(ids, tuple(runs)), seconds))
+            run.seconds, num_behind = run.seconds + seconds, 1
+        (length,) = choose_lengths([drafting.build_candidate(len(guessed), 1)], 1, 1, 1024, times)
+        given = list(target[len(output) : len(output) + 1])
+        while len(given) <= length and given[-1] == guessed[len(given) - 1]:
+            given.append(target[len(output) + len(given)])
+        output += given
+        drafting.observe(given, length, len(output))
+        spent, plain = times(1 + length), len(given) * times(1)
+        drafting.ledger.book(spent, plain)
+        run.seconds, run.plain_s = run.seconds + spent, run.plain_s + plain
+        run.num_passes += 1
+    assert output == list(target)
+    return run
+
+
 # The drafters, and the speeds that they come to.
 
 
@@ -157,6 +202,39 @@ def test_behind_many_misses_the_drafter_is_believed_no_more(times: StepTimes) ->
 def test_a_slow_drafter_is_asked_the_less_the_slower_it_is(asking_s: float) -> None:
     run = simulate(NEW, copy_of(SOURCE), asking_s=asking_s)
     assert run.speed >= LEAST_SPEED
+
+
+QUICK = StepTimes({1: 0.007, 2: 0.008, 16: 0.02, 64: 0.05, 512: 0.4})
+"""Of a draft model for the 0.5B model of TWO_CORES."""
+
+
+@pytest.mark.parametrize("is_honest", [True, False])
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5])
+@pytest.mark.parametrize("num_tokens", [64, 300, 1000])
+def test_a_draft_model_that_is_mostly_wrong_costs_little(num_tokens: int, share: float, is_honest: bool) -> None:
+    """An output that is shorter than it may be loses what longer ones would have won: 64 tokens, of 256 or more."""
+    run = simulate_model(NEW[:num_tokens], SimulatedModel(share, QUICK, is_honest), TWO_CORES)
+    assert run.speed >= 0.97
+    wide = simulate_model(NEW[:num_tokens], SimulatedModel(share, TWO_CORES, is_honest), TWO_CORES)
+    assert wide.speed == 1.0, "one that is as slow as the model is not asked"
+
+
+@pytest.mark.parametrize("share", [0.7, 0.8, 0.9, 1.0])
+def test_a_draft_model_that_is_mostly_right_is_about_as_quick_as_with_the_best_length(share: float) -> None:
+    run = simulate_model(NEW[:256], SimulatedModel(share, QUICK), TWO_CORES)
+    lengths = range(1, MOST_BY_MODEL + 1)
+    best = min((TWO_CORES(1 + k) + k * QUICK(1)) / sum(share**i for i in range(k + 1)) for k in lengths)
+    assert run.speed >= 0.9 * TWO_CORES(1) / best > 1.0, "64 tokens were read first"
+
+
+def test_a_draft_model_takes_nothing_from_a_copy() -> None:
+    """It is asked where the copy has failed, and left alone as soon as the copy goes on."""
+    target = SOURCE[:500] + NEW[:300] + SOURCE[500:]
+    alone = simulate(target, copy_of(SOURCE), TWO_CORES)
+    both = simulate_model(target, SimulatedModel(0.8, QUICK), TWO_CORES, copy_of(SOURCE))
+    assert both.seconds < alone.seconds - 300 * (0.026 - 0.026 / 1.25)
+    whole = simulate(SOURCE, copy_of(SOURCE), TWO_CORES)
+    assert simulate_model(SOURCE, SimulatedModel(0.8, QUICK), TWO_CORES, copy_of(SOURCE)).seconds <= whole.seconds
 
 
 def test_a_question_that_took_long_once_changes_nothing() -> None:
