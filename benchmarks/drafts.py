@@ -8,7 +8,7 @@ requests of a case are of one kind:
     tests       unit tests of a file
     chat        how a part of a file could be better, as code and prose
     prose       what a file does, without code
-    edit        a lazy edit of a file of 100 lines, which is nearly all copy
+    edit        a lazy edit of a file of 50 lines, which is nearly all copy
 
 All ways write the same text but for near ties of rounding; `same` are the tokens up to there. So seconds are compared
 for each token of the answer, the prompt's included. Of the summary, `free_code_ratio` is the plain seconds by those
@@ -73,6 +73,8 @@ BYTES = (1500, 4500)
 
 ADDED_LINES = (12, 50)
 """Of a function that a commit added."""
+
+EDITED_LINES = 50
 
 DEFINES = ("def ", "class ", "func ", "fn ", "function ")
 
@@ -165,7 +167,7 @@ def make_cases(loaded: LoadedModel, options: argparse.Namespace) -> Iterator[Dra
         request = GenerationRequest(prompt, options.tokens, stop_ids=loaded.text.stop_ids)
         yield DraftCase(kind, path, request, _make_copier(loaded, prompt, options.tokens))
     if "edit" in options.kinds:
-        cells = [(100, 1 + number % 3) for number in range(options.limit)]
+        cells = [(EDITED_LINES, 1 + number % 3) for number in range(options.limit)]
         for drawn in draw_cases(read_pairs(DEFAULT_CASES), cells, options.seed):
             case = next(drawn)
             captured = ask_apply(loaded, case)

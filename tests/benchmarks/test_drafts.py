@@ -1,4 +1,4 @@
-"""Cases are drawn from other repositories, rows compare as many tokens, and a run with real models ends with a summary."""
+"""Cases are of other repositories, rows compare as many tokens, and a run with real models ends with a summary."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 from agent_runtime.doctor.diagnosis import find_measured_speed
-from agent_runtime.errors import BadRequest, CorruptModel
+from agent_runtime.errors import BadRequest, CorruptModel, UnknownModel
 from agent_runtime.llm.opener import make_engine_config
 from agent_runtime.models.config import LoadOptions, ModelSettings, Quantize
 from agent_runtime.models.loader import LoadedModel, check_range, load_model
@@ -309,6 +309,46 @@ def test_a_folder_that_lacks_something_is_named(
         (tmp_path / name).write_text(text)
     with pytest.raises(CorruptModel, match=message):
         load_model(ModelFiles("safetensors", tmp_path, "damaged"), tmp_path, limits=EngineConfig(256))
+
+
+def test_a_draft_model_is_loaded_beside_the_model(files: ModelFiles, cache: Path, from_gguf: tuple[int, ...]) -> None:
+    loaded = load_model(files, cache, limits=EngineConfig(256), draft=files)
+    assert loaded.draft_model is not None
+    assert written(loaded) == from_gguf
+    assert load_model(files, cache, limits=EngineConfig(256)).draft_model is None
+
+
+def test_a_draft_model_with_another_tokenizer_is_refused(
+    files: ModelFiles, cache: Path, from_gguf: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Two tokens have each other's id."""
+    for path in locate_copy(files, cache).iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    one, other = list(vocabulary)[1000:1002]
+    vocabulary[one], vocabulary[other] = vocabulary[other], vocabulary[one]
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    swapped = ModelFiles("safetensors", tmp_path, "swapped")
+    with pytest.raises(BadRequest, match=r"swapped cannot draft for .*: it has another tokenizer"):
+        load_model(files, cache, limits=EngineConfig(256), draft=swapped)
+
+
+def test_a_draft_model_that_cannot_be_read_is_named(files: ModelFiles, cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "damaged.gguf").write_bytes(b"GGUF" + bytes(20))
+    with pytest.raises(CorruptModel, match="damaged cannot be loaded"):
+        load_model(
+            files, cache, limits=EngineConfig(256), draft=ModelFiles("gguf", tmp_path / "damaged.gguf", "damaged")
+        )
+
+
+def test_a_draft_model_that_is_not_there_is_refused_before_the_model_is_loaded(
+    files: ModelFiles, tmp_path: Path
+) -> None:
+    settings = ModelSettings.from_env(os.environ)
+    with pytest.raises(UnknownModel, match="'smaller' is neither a model"):
+        open_model(files.name, settings, LoadOptions(context=256, draft_model="smaller"))
 
 
 def test_a_model_that_float16_cannot_hold_is_refused_when_it_is_loaded() -> None:
