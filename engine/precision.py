@@ -32,6 +32,7 @@ from engine.layers.decoder_weights import build_fastest
 from engine.layers.linear import Int8, Projection, Quantization, find_int8_step
 from engine.weights.parameters import Parameters
 from kernels.atomic_file import replace_file
+from kernels.linear import GROUP_SIZE, can_multiply_nibbles
 from kernels.native import time_in_turns
 
 DtypeChoice = Literal["auto", "bfloat16", "float16", "float32"]
@@ -73,7 +74,8 @@ def compute_fingerprint(parameters: Parameters, precision: Precision) -> bytes:
     """
     int8_step = None if precision.quantize is None else find_int8_step()
     kv = ("int8 KV, scales last",) if precision.kv_int8 else ()
-    return parameters.fingerprint((precision.quantize, int8_step, precision.activations, *kv))
+    kernel = ("our kernel",) if precision.quantize == "int4" and can_multiply_nibbles(GROUP_SIZE) else ()
+    return parameters.fingerprint((precision.quantize, int8_step, precision.activations, *kv, *kernel))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +127,15 @@ def load_or_measure_products(folder: Path | None) -> ProductTimes:
     return times
 
 
-def is_int8_quick(times: ProductTimes) -> bool:
-    """Return whether products with int8 weights are quicker than those in float32."""
-    return times.int8 <= QUICK * times.float32
+def choose_draft_quantization(device: torch.device, times: ProductTimes) -> QuantizeChoice:
+    """Return how a draft model's weights are stored: in as few bits as this CPU multiplies quickly, since each token
+    reads all of them.
+    """
+    if device.type != "cpu":
+        return "none"
+    if can_multiply_nibbles(GROUP_SIZE):
+        return "int4"
+    return "int8" if times.int8 <= QUICK * times.float32 else "none"
 
 
 def choose_precision(

@@ -183,6 +183,75 @@ def multiply_terms(terms: Tensor, scales: Tensor, weights: ByteWeights, dtype: t
     return out
 
 
+GROUP_SIZE = 32
+"""Inputs of a row of 4-bit weights that share a scale. torch's kernel takes as long for 64 and 128, which lose more
+precision.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NibbleWeights:
+    """Weights of 4 bits, a nibble times the scale of its group plus the number that a nibble of 0 stands for.
+
+    packed: uint8 [num_tiles, in_features // 8, TILE, 4]. Of 8 inputs in order, the first four are the lower nibbles of
+    the bytes, the others the upper ones. scales: bf16 [num_tiles, num_groups, 2, TILE], those numbers second. bias:
+    float32. Output features are filled up to a multiple of TILE.
+    """
+
+    packed: Tensor
+    scales: Tensor
+    bias: Tensor | None
+    out_features: int
+
+
+def can_multiply_nibbles(in_features: int) -> bool:
+    """Return whether there is a kernel for nibbles, which needs AVX512-VNNI, and takes rows of this width."""
+    return in_features % GROUP_SIZE == 0 and _find_nibbles_function(torch.float32) is not None
+
+
+def pack_nibbles(integers: Tensor, scales: Tensor, least: Tensor, bias: Tensor | None) -> NibbleWeights:
+    """Pack integers of 0..15, [out_features, in_features] in any dtype, with the bf16 scales of their groups and what a
+    nibble of 0 stands for, [out_features, num_groups].
+    """
+    out_features, in_features = integers.shape
+    missing = -out_features % TILE
+    first, second = integers.to(torch.uint8).view(out_features, -1, 2, 4).unbind(dim=2)
+    words = F.pad(first | second << 4, (0, 0, 0, 0, 0, missing)).view(-1, TILE, in_features // 8, 4)
+    both = F.pad(torch.stack([scales, least], dim=2), (0, 0, 0, 0, 0, missing)).view(-1, TILE, scales.shape[1], 2)
+    bias = None if bias is None else F.pad(bias.float(), (0, missing))
+    return NibbleWeights(words.transpose(1, 2).contiguous(), both.permute(0, 2, 3, 1).contiguous(), bias, out_features)
+
+
+def multiply_nibbles(terms: Tensor, scales: Tensor, weights: NibbleWeights, dtype: torch.dtype) -> Tensor:
+    """As `multiply_terms`, for terms of 256 values: a group's integers are summed exactly, the groups in float32."""
+    multiply = _find_nibbles_function(dtype)
+    assert multiply is not None, "can_multiply_nibbles says so"
+    out = torch.empty(len(terms) // 2, weights.out_features, dtype=dtype)
+    assert terms.shape[1] == 8 * weights.packed.shape[1]
+    multiply(
+        terms.data_ptr(),
+        scales.data_ptr(),
+        weights.packed.data_ptr(),
+        weights.scales.data_ptr(),
+        None if weights.bias is None else weights.bias.data_ptr(),
+        out.data_ptr(),
+        len(out),
+        terms.shape[1],
+        weights.out_features,
+        torch.get_num_threads(),
+    )
+    return out
+
+
+@cache
+def _find_nibbles_function(dtype: torch.dtype) -> Function | None:
+    function = find_function("multiply_nibbles", dtype)
+    if function is not None:
+        function.argtypes = [*[ctypes.c_void_p] * 6, *[ctypes.c_long] * 3, ctypes.c_int]
+        function.restype = None
+    return function
+
+
 @cache
 def _find_function(dtype: torch.dtype) -> Function | None:
     function = find_function("multiply", dtype)

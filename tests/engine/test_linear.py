@@ -35,10 +35,16 @@ from engine.layers.linear import (
     find_int8_step,
     has_fp8_products,
     is_blocked_faster,
-    split_terms,
 )
 from engine.weights import Parameters
-from kernels.linear import can_multiply_bytes, quantise_rows_by_torch
+from kernels.linear import (
+    can_multiply_bytes,
+    can_multiply_nibbles,
+    multiply_nibbles,
+    pack_nibbles,
+    quantise_rows_by_torch,
+    split_terms,
+)
 from tests.engine.tiny import QWEN3, tiny_config, tiny_parameters
 
 # Packed weights.
@@ -375,6 +381,8 @@ def test_an_int4_product_is_that_of_the_stored_weights(
     eps = torch.finfo(dtype).eps
     bound = 1.5 * eps * (product.abs() + (product + exact_bias).abs()) + 1e-6 * in_features
     bound = bound + 1e-6 * x.double().abs() @ stored.abs().T
+    if dtype == torch.bfloat16 and can_multiply_nibbles(in_features):  # half a unit of each activation, as in int8
+        bound = bound + 1.1 * x.double().abs().amax(dim=1, keepdim=True) / 256**2 * stored.abs().sum(dim=1)
     assert ((actual.double() - (product + exact_bias)).abs() <= bound).all()
 
 
@@ -479,6 +487,48 @@ def test_many_int4_rows_run_the_weights_that_one_row_runs(dtype: torch.dtype) ->
     assert (together - alone).norm() <= max(0.1 * torch.finfo(dtype).eps, 1e-6) * alone.norm()
 
 
+def test_int4_under_wide_activations_keeps_their_precision_where_our_kernel_runs() -> None:
+    weight, bias = (0.02 * random_tensor(64, 896)).bfloat16(), random_bf16(64)
+    x = random_tensor(INT4_MOST_DIRECT_ROWS + 8, 896, seed=1)
+    projection = Int4(weight, bias, UnpackingBuffer(torch.float32))
+    expected = x.double() @ projection.dequantise().double().T + bias.double()
+    bound = 1e-4 if can_multiply_nibbles(896) else torch.finfo(torch.bfloat16).eps
+    for num_rows in (len(x), 3):
+        difference = projection(x[:num_rows]).double() - expected[:num_rows]
+        assert difference.norm() <= bound * expected[:num_rows].norm()
+
+
+@pytest.mark.skipif(not can_multiply_nibbles(32), reason="needs AVX512-VNNI")
+@given(
+    num_rows=st.integers(0, 13),
+    in_groups=st.integers(1, 40),
+    out_features=st.sampled_from([1, 16, 63, 64, 130]),
+    dtype=st.sampled_from([torch.bfloat16, torch.float32]),
+    biased=st.booleans(),
+)
+def test_our_int4_kernel_multiplies_nibbles_with_the_same_bits_for_one_row_as_for_many(
+    num_rows: int, in_groups: int, out_features: int, dtype: torch.dtype, biased: bool
+) -> None:
+    integers = torch.randint(0, 16, (out_features, 32 * in_groups), generator=torch.Generator().manual_seed(num_rows))
+    scales, least = random_bf16(out_features, in_groups), random_bf16(out_features, in_groups)
+    bias = random_tensor(out_features, seed=3) if biased else None
+    weights = pack_nibbles(integers, scales, least, bias)
+    terms, row_scales = split_terms(random_tensor(num_rows, 32 * in_groups, seed=4), 256)
+    product = multiply_nibbles(terms, row_scales, weights, dtype)
+    groups = integers.view(out_features, in_groups, 32).double()
+    stored = (groups * scales.double()[..., None] + least.double()[..., None]).flatten(1)
+    uppers, lowers = terms.double().sub(128).chunk(2)
+    x = (256 * uppers + lowers) * row_scales.double()
+    expected = x @ stored.T + (0.0 if bias is None else bias.double())
+    bound = torch.finfo(dtype).eps * expected.abs() + 2e-6 * (x.abs() @ stored.abs().T + 1.0)
+    assert product.dtype == dtype
+    assert ((product.double() - expected).abs() <= bound).all()
+    for row in range(num_rows):
+        own = terms[[row, num_rows + row]]
+        assert torch.equal(multiply_nibbles(own, row_scales[row : row + 1], weights, dtype), product[row : row + 1])
+
+
+@pytest.mark.skipif(can_multiply_nibbles(32), reason="has AVX512-VNNI, and our kernel")
 def test_int4_under_wide_activations_computes_in_the_dtype_of_its_weights() -> None:
     weight, bias = (0.02 * random_tensor(64, 896)).bfloat16(), random_bf16(64)
     x = random_tensor(INT4_MOST_DIRECT_ROWS + 8, 896, seed=1)
