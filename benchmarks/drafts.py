@@ -16,6 +16,10 @@ with all drafts, over the cases of new code (function and tests); `worst_ratio` 
 `copy_ratio` the seconds of today's draft by those with all drafts, over the edits; `forwards_per_token` is that of new
 code. Without `--draft-model`, all drafts are today's.
 
+Beside what the draft model drafted stands the bound: with tokens that are right as often as those were (each with the
+same probability, of which the accepted ones of a pass are the sum of powers), and the measured seconds of passes, no
+constant length gives more than that many times plain decoding.
+
 The machine's speed drifts, so the ways are run in turns, and every case and round begins with another one.
 """
 
@@ -50,6 +54,8 @@ from benchmarks.copy.ours import CapturedRequest, RequestCapture
 from benchmarks.harness import Row, describe_machine, group_by, make_parser, render_rows, say, warn_if_busy, write_json
 from benchmarks.snippets import read_pairs
 from engine.engine import Engine
+from engine.speculation.draft_state import DRAFT_MODEL, MOST_BY_MODEL, compute_token_seconds
+from engine.speculation.step_times import StepTimes
 from engine.types import GenerationRequest, Proposer, count_common_prefix
 
 COMMITS = DEFAULT_CASES / "commits"
@@ -117,6 +123,7 @@ def main() -> None:
         sys.exit(str(error))
     contest = Contest(loaded, options.rounds)
     rows = list(contest.hold(cases))
+    stats = loaded.engine.stats()
     contest.close()
     facts = {
         "model": options.model,
@@ -127,7 +134,7 @@ def main() -> None:
         "load_at_start": load,
         "seed": options.seed,
     }
-    print(render_tables(rows), flush=True)
+    print(render_tables(rows, stats.step_times, stats.draft_times), flush=True)
     summary = summarise(rows)
     print(json.dumps(summary))
     write_json(options.json, summary | facts, rows)
@@ -326,7 +333,23 @@ def _compare(rows: Sequence[Row], way: str, best: str) -> float | None:
     return other / own if own else None
 
 
-def render_tables(rows: Sequence[Row]) -> str:
+def find_share_right(drafted: float, accepted: float) -> float:
+    """Return q for which q + q ** 2 + ... + q ** drafted, the expected accepted tokens of a pass, is `accepted`."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        q = (low + high) / 2
+        expected = drafted if q == 1.0 else q * (1.0 - q**drafted) / (1.0 - q)
+        low, high = (q, high) if expected < accepted else (low, q)
+    return low
+
+
+def compute_bound(share_right: float, times: StepTimes, draft_times: StepTimes) -> float:
+    """Return how many times as quick as plain decoding drafts of the best constant length are."""
+    each_s = compute_token_seconds(1.0 - share_right, 1, MOST_BY_MODEL, times, draft_times(1))
+    return times(1) / each_s
+
+
+def render_tables(rows: Sequence[Row], times: StepTimes, draft_times: StepTimes | None) -> str:
     """Render a table of the kinds, a line for each way, and one of the sources of the drafts."""
     lines: list[Row] = []
     sources: list[Row] = []
@@ -351,7 +374,12 @@ def render_tables(rows: Sequence[Row]) -> str:
                 sums = {
                     name: sum(each.get(name, 0) for each in counted) for name in ("forwards", "drafted", "accepted")
                 }
-                sources.append({"kind": kind, "way": way, "source": source} | sums)
+                line: Row = {"kind": kind, "way": way, "source": source, "bound": None, "right": None} | sums
+                if source == DRAFT_MODEL and draft_times is not None and sums["forwards"]:
+                    mean = {name: sums[name] / sums["forwards"] for name in ("drafted", "accepted")}
+                    line["right"] = find_share_right(**mean)
+                    line["bound"] = compute_bound(line["right"], times, draft_times)
+                sources.append(line)
     return render_rows(lines, COLUMNS) + "\n\n" + render_rows(sources, SOURCES)
 
 
@@ -373,6 +401,8 @@ SOURCES = {
     "forwards": "{forwards}",
     "drafted": "{drafted}",
     "accepted": "{accepted}",
+    "each right": "{right:.2f}",
+    "bound": "{bound:x}",
 }
 
 

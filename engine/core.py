@@ -97,6 +97,7 @@ class EngineCore:
             drafting = None if draft_model is None else DraftModel(draft_model, config, model.config.vocab_size, clock)
         self._live: dict[int, tuple[ScheduledSequence, RequestState]] = {}
         self._speculator = Speculator(self._live, self.times, lambda: self.scheduler, drafting)
+        self.draft_times = None if drafting is None else drafting.times
         self.num_passes = 0
         self.drafted: dict[str, SourceUsage] = {}
         self._num_added = 0

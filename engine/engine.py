@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,6 +17,7 @@ from engine.prefix_tier import TierStats
 from engine.reuse.idle_runner import IdleStats
 from engine.reuse.span_entry import SpanStats
 from engine.scheduler import SchedulerStats
+from engine.speculation.step_times import StepTimes
 from engine.types import GenerationRequest, GenerationResult, Proposer, SourceUsage
 from engine.worker import AsyncStream, Stream, Worker
 
@@ -27,7 +28,8 @@ class EngineStats:
 
     `num_passes` counts forward passes since the start. `by_source` counts the draft tokens of finished requests by
     their source. `spans` counts what is stored of earlier prompts for reuse; None if nothing is stored. `idle` counts
-    idle work. `tier` counts the chunks of shared prefixes; None without a shared tier.
+    idle work. `tier` counts the chunks of shared prefixes; None without a shared tier. `step_times` are the seconds of
+    a pass by its rows, as drafts are chosen by them, `draft_times` those of the draft model, if there is one.
     """
 
     precision: Precision
@@ -38,6 +40,8 @@ class EngineStats:
     idle: IdleStats
     spans: SpanStats | None
     tier: TierStats | None = None
+    step_times: StepTimes = field(default_factory=StepTimes)
+    draft_times: StepTimes | None = None
 
 
 class Engine:
@@ -147,4 +151,6 @@ def _stats(core: EngineCore) -> EngineStats:
         idle=core.idle_stats(),
         spans=spans,
         tier=None if core.shared is None else core.shared.stats(),
+        step_times=core.times,
+        draft_times=core.draft_times,
     )

@@ -131,7 +131,7 @@ class DraftModel:
         while ready:
             hidden = self._runner.compute_hidden(rows)
             num_rows = [each.num_rows for each in rows]
-            seconds = self.times(len(hidden))
+            seconds = self.times(sum(num_rows))
             last = torch.tensor(num_rows).cumsum(0) - 1
             self._choose(ready, hidden[last.to(hidden.device)])
             for each in ready:

@@ -64,40 +64,42 @@ static void multiply_terms(const uint8_t *terms, float step, const float *row_sc
 constexpr long GROUP = 32, INPUTS_OF_WORD = 8;  // inputs that share a scale, and the nibbles of a word
 constexpr int NIBBLE_ROWS = 4;
 
-static inline __m512i repeat_signed(const uint8_t *terms) {
+static inline __m512i repeat_word(const int8_t *terms) {
     int four;
     std::memcpy(&four, terms, 4);
-    return _mm512_set1_epi32(four ^ (int)0x80808080);  // less their zero point
+    return _mm512_set1_epi32(four);
 }
 
 // Multiplies ROWS rows of terms, the lower ones `lower_at` behind the upper ones, by a tile of nibbles: the integers of
-// a group are summed exactly, and times its scale added to the sum, in the order of the groups.
+// a group are summed exactly, and times its scale added to `out`, in the order of the groups.
 template <int ROWS>
-static void sum_nibbles(const uint8_t *terms, long lower_at, long in_features, const uint32_t *tile,
+static void sum_nibbles(const int8_t *terms, long lower_at, long in_features, const uint32_t *tile,
                         const uint16_t *scales, const float *group_sums, float *out) {
-    constexpr int VECTORS = ROWS == 1 ? 4 : ROWS == 2 ? 2 : 1;
+    constexpr int VECTORS = ROWS <= 2 ? 4 : 2;
     const __m512i mask = _mm512_set1_epi8(15);
     const long num_groups = in_features / GROUP;
+    std::memset(out, 0, ROWS * TILE * sizeof(float));
     for (int at = 0; at < TILE; at += VECTORS * LANES) {
-        Floats sums[ROWS][VECTORS] = {};
         const uint32_t *words = tile + at;
         for (long group = 0; group < num_groups; group++) {
             __m512i uppers[ROWS][VECTORS] = {}, lowers[ROWS][VECTORS] = {};
             for (long i = 0; i < GROUP; i += INPUTS_OF_WORD, words += TILE) {
-                __m512i even[VECTORS], odd[VECTORS];
+                __m512i first[VECTORS], second[VECTORS];
                 for (int v = 0; v < VECTORS; v++) {
                     const __m512i word = _mm512_loadu_si512(words + v * LANES);
                     if (ROWS <= 2) __builtin_prefetch((const char *)(words + v * LANES) + AHEAD);
-                    even[v] = _mm512_and_si512(word, mask);
-                    odd[v] = _mm512_and_si512(_mm512_srli_epi32(word, 4), mask);
+                    first[v] = _mm512_and_si512(word, mask);
+                    second[v] = _mm512_and_si512(_mm512_srli_epi32(word, 4), mask);
                 }
                 for (int row = 0; row < ROWS; row++) {
-                    const uint8_t *upper = terms + row * in_features + group * GROUP + i, *lower = upper + lower_at;
+                    const int8_t *upper = terms + row * in_features + group * GROUP + i, *lower = upper + lower_at;
+                    const __m512i upper_first = repeat_word(upper), upper_second = repeat_word(upper + 4);
+                    const __m512i lower_first = repeat_word(lower), lower_second = repeat_word(lower + 4);
                     for (int v = 0; v < VECTORS; v++) {
-                        uppers[row][v] = _mm512_dpbusd_epi32(uppers[row][v], even[v], repeat_signed(upper));
-                        lowers[row][v] = _mm512_dpbusd_epi32(lowers[row][v], even[v], repeat_signed(lower));
-                        uppers[row][v] = _mm512_dpbusd_epi32(uppers[row][v], odd[v], repeat_signed(upper + 4));
-                        lowers[row][v] = _mm512_dpbusd_epi32(lowers[row][v], odd[v], repeat_signed(lower + 4));
+                        uppers[row][v] = _mm512_dpbusd_epi32(uppers[row][v], first[v], upper_first);
+                        lowers[row][v] = _mm512_dpbusd_epi32(lowers[row][v], first[v], lower_first);
+                        uppers[row][v] = _mm512_dpbusd_epi32(uppers[row][v], second[v], upper_second);
+                        lowers[row][v] = _mm512_dpbusd_epi32(lowers[row][v], second[v], lower_second);
                     }
                 }
             }
@@ -106,13 +108,12 @@ static void sum_nibbles(const uint8_t *terms, long lower_at, long in_features, c
                 const Floats scale = load_lanes(own), least = load_lanes(own + TILE);
                 for (int row = 0; row < ROWS; row++) {
                     const __m512i whole = _mm512_add_epi32(_mm512_slli_epi32(uppers[row][v], 8), lowers[row][v]);
-                    sums[row][v] += scale * (Floats)_mm512_cvtepi32_ps(whole);
-                    sums[row][v] += least * group_sums[row * num_groups + group];
+                    Floats *sum = (Floats *)(out + row * TILE + at + v * LANES);
+                    const Floats before = *sum + scale * (Floats)_mm512_cvtepi32_ps(whole);
+                    *sum = before + least * group_sums[row * num_groups + group];
                 }
             }
         }
-        for (int row = 0; row < ROWS; row++)
-            for (int v = 0; v < VECTORS; v++) *(Floats *)(out + row * TILE + at + v * LANES) = sums[row][v];
     }
 }
 
@@ -123,11 +124,13 @@ static void multiply_nibbles(const uint8_t *terms, const float *row_scales, cons
                              const uint16_t *scales, const float *bias, Output *out, long num_rows, long in_features,
                              long out_features, int num_threads) {
     const long num_groups = in_features / GROUP, lower_at = num_rows * in_features;
+    std::vector<int8_t> signed_terms(2 * lower_at);
+    for (long at = 0; at < 2 * lower_at; at++) signed_terms[at] = (int8_t)(terms[at] - 128);
     std::vector<float> group_sums(num_rows * num_groups);
     for (long at = 0; at < num_rows * num_groups; at++) {
         int32_t upper = 0, lower = 0;
-        for (long i = at * GROUP; i < (at + 1) * GROUP; i++) upper += terms[i], lower += terms[lower_at + i];
-        group_sums[at] = (float)((upper - 128 * GROUP) * 256 + lower - 128 * GROUP);
+        for (long i = at * GROUP; i < (at + 1) * GROUP; i++) upper += signed_terms[i], lower += signed_terms[lower_at + i];
+        group_sums[at] = (float)(upper * 256 + lower);
     }
 #pragma omp parallel for num_threads(num_threads) schedule(static)
     for (long column = 0; column < out_features; column += TILE) {
@@ -135,11 +138,10 @@ static void multiply_nibbles(const uint8_t *terms, const float *row_scales, cons
         const uint16_t *own_scales = scales + column * num_groups * 2;
         for (long row = 0; row < num_rows;) {
             const long rows = num_rows - row < NIBBLE_ROWS ? num_rows - row : NIBBLE_ROWS;
-            const uint8_t *own_terms = terms + row * in_features;
-            const float *own_sums = group_sums.data() + row * num_groups;
             float sums[NIBBLE_ROWS][TILE];
             const auto sum = [&](auto block) {
-                block(own_terms, lower_at, in_features, tile, own_scales, own_sums, sums[0]);
+                block(signed_terms.data() + row * in_features, lower_at, in_features, tile, own_scales,
+                      group_sums.data() + row * num_groups, sums[0]);
             };
             switch (rows) {
                 case 1: sum(sum_nibbles<1>); break;

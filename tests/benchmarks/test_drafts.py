@@ -11,7 +11,18 @@ from typing import Any
 import pytest
 
 from benchmarks import drafts
-from benchmarks.drafts import DraftCase, Written, draw_questions, main, make_row, render_tables, summarise
+from benchmarks.drafts import (
+    DraftCase,
+    Written,
+    compute_bound,
+    draw_questions,
+    find_share_right,
+    main,
+    make_row,
+    render_tables,
+    summarise,
+)
+from engine.speculation.step_times import StepTimes
 from engine.types import GenerationRequest
 from tests.models import RealModel
 
@@ -60,10 +71,20 @@ def test_seconds_are_compared_for_as_many_tokens() -> None:
         "copy_ratio": 0.8,
         "forwards_per_token": 0.5,
     }
-    table = render_tables([new, edit])
+    times = StepTimes({1: 1.0, 2: 1.0, 16: 1.0, 1024: 2.0})
+    table = render_tables([new, edit], times, StepTimes({1: 0.25, 1024: 1.0}))
     assert "2.0 x" in table
     assert "draft_model" in table
     assert summarise([edit])["free_code_ratio"] is None
+
+
+def test_the_bound_is_that_of_the_best_constant_length() -> None:
+    """Free rows, and a draft model of a quarter of the price: 4 tokens that are right 8 times of 10."""
+    times, quarter = StepTimes({1: 1.0, 1024: 1.0001}), StepTimes({1: 0.25, 1024: 1.0})
+    assert find_share_right(2, 0.8 + 0.64) == pytest.approx(0.8)
+    assert find_share_right(3, 0.0) < 1e-9
+    best = max(sum(0.8**i for i in range(k + 1)) / (1 + 0.25 * k) for k in (1, 2, 3, 4, 6))
+    assert compute_bound(0.8, times, quarter) == pytest.approx(best, rel=1e-3)
 
 
 def test_a_run_with_real_models_writes_the_summary(
