@@ -35,6 +35,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, cast
 
 from rapidfuzz.distance import Indel
@@ -135,6 +136,8 @@ def main() -> None:
         "seed": options.seed,
     }
     print(render_tables(rows, stats.step_times, stats.draft_times), flush=True)
+    if options.plot is not None:
+        write_plot(rows, options.plot)
     summary = summarise(rows)
     print(json.dumps(summary))
     write_json(options.json, summary | facts, rows)
@@ -150,6 +153,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=256, help="the most of an answer; an edit has its own limit")
     parser.add_argument("--rounds", type=int, default=1, help="how often each case is written; the median counts")
     parser.add_argument("--seed", type=int, default=1, help="which files are drawn")
+    parser.add_argument("--plot", type=Path, help="write tokens a second by kind there, as a PNG file")
     options = parser.parse_args()
     options.kinds = [name for name in options.only.split(",") if name]
     if unknown := set(options.kinds) - set(KINDS):
@@ -382,6 +386,39 @@ def render_tables(rows: Sequence[Row], times: StepTimes, draft_times: StepTimes 
                 sources.append(line)
     return render_rows(lines, COLUMNS) + "\n\n" + render_rows(sources, SOURCES)
 
+
+def write_plot(rows: Sequence[Row], file: Path) -> None:
+    """Write the decoded tokens a second of each kind and way, a dot for each case, as a PNG file."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
+    kinds = group_by(rows, lambda row: str(row["kind"]))
+    for place, (way, label, colour) in enumerate(LABELS):
+        if way not in rows[0]:
+            continue
+        for at, ones in enumerate(kinds.values()):
+            x, speeds = at + 0.27 * (place - 1), [row[way]["tok_s"] for row in ones]
+            total = sum(row[way]["tokens"] for row in ones)
+            mean = total / sum(row[way]["tokens"] / row[way]["tok_s"] for row in ones)
+            axes.bar(x, mean, width=0.25, color=colour, label=label if at == 0 else None)
+            axes.text(x, mean * 0.93, f"{mean:.0f}", ha="center", va="top", fontsize=8)
+            axes.scatter([x] * len(speeds), speeds, color="black", s=6, zorder=3)
+    axes.set(ylabel="tokens a second (log)", yscale="log", xticks=range(len(kinds)), xticklabels=list(kinds))
+    axes.legend(frameon=False, loc="upper left")
+    axes.spines[["top", "right"]].set_visible(False)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=90)
+    plt.close(figure)
+
+
+LABELS = (
+    ("plain", "a token a pass", "#b8bcc4"),
+    ("copy", "copies", "#6f9bd1"),
+    ("model", "copies and a draft model", "#d08a3c"),
+)
 
 COLUMNS = {
     "kind": "{kind}",

@@ -97,9 +97,11 @@ def test_a_run_with_real_models_writes_the_summary(
     monkeypatch.setattr(drafts, "COMMITS", tmp_path)
     arguments = ["--model", smollm2.name, "--draft-model", smollm2.name, "--only", "function", "--limit", "1"]
     monkeypatch.setattr(sys, "argv", ["drafts", *arguments, "--tokens", "24", "--json", str(tmp_path / "out.json")])
+    sys.argv += ["--plot", str(tmp_path / "out.png")]
     main()
     answer = json.loads((tmp_path / "out.json").read_text())
     assert set(answer["summary"]) >= {"free_code_ratio", "worst_ratio", "copy_ratio", "forwards_per_token"}
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
     (row,) = answer["rows"]
     assert row["model"]["same"] == row["copy"]["same"] == row["plain"]["tokens"]
     assert row["plain"]["forwards_per_token"] == 1.0
