@@ -137,14 +137,17 @@ class TestWithTwoReplicas:
         assert sum(map(bool, pieces)) > 3
 
     def test_a_prompt_goes_where_its_beginning_is_cached(self, service: Service) -> None:
-        for number in range(8):
+        """Replicas have other ids in every run: eight stories all went to one of them once."""
+        num_used = 0
+        for number in range(24):
             question = f"Story {number}: " + f"the {number}th colour of the wall is blue. " * 12
             assert service.ask(question)["hunk"]["usage"]["cached"] < 60
             assert service.ask(question)["hunk"]["usage"]["cached"] > 100
+            num_used = sum(value > 5 for value in service.read_counter("hunk_engine_passes_total").values())
+            if number >= 7 and num_used == 2:
+                break
         assert service.read_counter("hunk_replica_moves_total")[""] == 0
-        assert sum(value > 5 for value in service.read_counter("hunk_engine_passes_total").values()) == 2, (
-            "both are used"
-        )
+        assert num_used == 2, "both are used"
 
     def test_a_session_stays_with_its_replica(self, service: Service) -> None:
         opened = service.client.post("/sessions", json={"workspace": "default"}).json()
