@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from agent_runtime.errors import BadRequest
-from agent_runtime.models.config import DEFAULT_SPAN_GIB, LoadOptions, ModelSettings, read_tier_key
+from agent_runtime.models.config import DEFAULT_SPAN_GIB, NO_MODEL, LoadOptions, ModelSettings, read_tier_key
 from agent_runtime.models.loader import LoadedModel, load_model
 from agent_runtime.models.progress import Progress
 from agent_runtime.models.store import ModelFiles, ModelStore, load_cache_key, resolve
@@ -51,7 +51,7 @@ def load_files(files: ModelFiles, settings: ModelSettings, options: LoadOptions,
 def find_draft_files(settings: ModelSettings, options: LoadOptions, progress: Progress) -> ModelFiles | None:
     """Return the files of the draft model, if there is one; raises what `resolve` raises."""
     name = options.draft_model
-    return None if name is None else resolve(name, ModelStore(settings.cache_dir), progress)
+    return None if name is None or name == NO_MODEL else resolve(name, ModelStore(settings.cache_dir), progress)
 
 
 def find_device(options: LoadOptions) -> torch.device:

@@ -59,7 +59,7 @@ class LoadOptions:
     (`reuse`). span_disk_gib: disk space in GiB for it, which lasts over restarts; 0 for none. device: where the model
     runs. kv_tier, kv_tier_key: the server through which models share the KV of prefixes, and the file of its key.
     kv_dtype: how to store keys and values; `auto`: as the weights before they are quantised. draft_model: name or path
-    of a smaller model with the same tokenizer, which drafts where there is nothing to copy; None: none.
+    of a smaller model with the same tokenizer, which drafts where there is nothing to copy; None or `none`: none.
     """
 
     dtype: Dtype = "auto"

@@ -145,9 +145,9 @@ class DraftModel:
 
     def _choose(self, tasks: Sequence[DraftTask], hidden: Tensor) -> None:
         """Append the next token to each task's draft."""
-        logits = self.model.logits(hidden)[:, : self._vocab_size]
-        top = logits.float().max(dim=1)
-        shares = (top.values - logits.float().logsumexp(dim=1)).exp().tolist()
+        logits = self.model.logits(hidden)[:, : self._vocab_size].float()
+        top = logits.max(dim=1)
+        shares = (top.values - logits.logsumexp(dim=1)).exp().tolist()
         for row, (task, token_id, share) in enumerate(zip(tasks, top.indices.tolist(), shares, strict=True)):
             sampler, known = task.state.sampler, [*task.state.output_ids, *task.token_ids]
             if math.isnan(share):  # what is left of the vocabulary cannot be drawn from

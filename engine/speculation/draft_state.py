@@ -253,8 +253,8 @@ class DraftState:
         gain = self._times(num_sequences) / num_sequences - each_s  # which a renewal process has at its optimum
         if gain <= 0.0:
             return False
-        num_host = len(self._draft.token_ids)
-        gain -= compute_gain(self.build_candidate(num_host, num_sequences), num_sequences, self._times)
+        drafted = self.build_candidate(len(self._draft.token_ids), num_sequences)
+        gain -= compute_gain(drafted, num_sequences, self._times)
         if gain <= 0.0:
             return False
         self._missed_gain += gain

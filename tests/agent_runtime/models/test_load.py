@@ -18,9 +18,10 @@ from tokenizers.models import BPE
 
 from agent_runtime.doctor.diagnosis import find_measured_speed
 from agent_runtime.errors import BadRequest, CorruptModel, UnknownModel
-from agent_runtime.llm.opener import make_engine_config
+from agent_runtime.llm.opener import find_draft_files, make_engine_config
 from agent_runtime.models.config import LoadOptions, ModelSettings, Quantize
 from agent_runtime.models.loader import LoadedModel, check_range, load_model
+from agent_runtime.models.progress import SilentProgress
 from agent_runtime.models.store import (
     ModelFiles,
     ModelStore,
@@ -349,6 +350,8 @@ def test_a_draft_model_that_is_not_there_is_refused_before_the_model_is_loaded(
     settings = ModelSettings.from_env(os.environ)
     with pytest.raises(UnknownModel, match="'smaller' is neither a model"):
         open_model(files.name, settings, LoadOptions(context=256, draft_model="smaller"))
+    without = LoadOptions(context=256, draft_model="none")
+    assert find_draft_files(settings, without, SilentProgress()) is None
 
 
 def test_a_model_that_float16_cannot_hold_is_refused_when_it_is_loaded() -> None:
