@@ -62,6 +62,11 @@ COMMANDS = {
     ),
     "prefix": Subcommand(".doctor", "prefix_command", "Show which byte broke the prefix of two prompts, and why."),
     "models": Subcommand(".models", "models", "See, pull, check, add and remove models."),
+    "plan": Subcommand(
+        ".plan",
+        "plan_command",
+        "Show what a model takes on a machine: memory, users that fit, and the least seconds of its passes.",
+    ),
     "config": Subcommand(
         ".config", "config", "See the settings, where each value comes from, and write a file for them."
     ),

@@ -1,0 +1,135 @@
+"""What a machine can multiply and read in a second: from the data file of cards, or measured here."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from engine.device import get_free_bytes
+from engine.errors import EngineError
+from engine.layers.decoder_weights import build_fastest, build_quantiser
+from engine.layers.linear import Quantization, UnpackingBuffer, find_int8_step
+from engine.precision import Precision
+from kernels.linear import GROUP_SIZE, can_multiply_nibbles
+
+WEIGHT_BYTES: Mapping[str, float] = {"float32": 4.0, "bfloat16": 2.0, "fp8": 1.01, "int8": 1.01, "int4": 0.56}
+"""Bytes that a pass reads of each weight, with its scales."""
+
+FOLDER = Path(__file__).parent
+
+CARDS: Mapping[str, Mapping[str, Any]] = json.loads((FOLDER / "cards.json").read_text(encoding="utf-8"))
+"""Public figures of cards: memory, its rate, dense products by the dtype of the weights, and the link to other cards in
+one direction.
+"""
+
+SHAPES: Mapping[str, Mapping[str, Any]] = json.loads((FOLDER / "shapes.json").read_text(encoding="utf-8"))
+"""The `config.json` of public models, as far as sizes depend on it."""
+
+SHAPE = (16_384, 1_536)
+"""Of the matrix that is multiplied to measure a CPU: in bf16 50 MB, more than its caches hold."""
+
+MEASURED_ROWS = (1, 2, 4, 8, 16, 64, 256)
+READ_BYTES = 1 << 28
+REPEATS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One card, or this machine's CPU.
+
+    read_bytes_s, link_bytes_s: bytes a second from memory, and to another card in one direction. flops_s: operations a
+    second of products by the dtype of the weights. products: measured seconds of a product for each weight, by dtype
+    and rows; a card's are computed. source: where the figures are from.
+    """
+
+    name: str
+    memory_bytes: float
+    read_bytes_s: float
+    flops_s: Mapping[str, float]
+    link_bytes_s: float
+    source: str
+    products: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+
+    def multiply(self, num_rows: float, num_weights: float, weights: str) -> float:
+        """Return the seconds of products of rows with so many weights of a dtype."""
+        if weights in self.products:
+            known = self.products[weights]
+            rows, seconds = list(known), list(known.values())
+            slope = (seconds[-1] - seconds[-2]) / (rows[-1] - rows[-2])
+            each = float(np.interp(num_rows, rows, seconds)) + slope * max(0.0, num_rows - rows[-1])
+            return num_weights * each
+        return max(self.read(num_weights * WEIGHT_BYTES[weights]), self.compute(2.0 * num_rows * num_weights, weights))
+
+    def compute(self, flops: float, weights: str) -> float:
+        """Return the seconds of so many operations of products with weights of a dtype."""
+        return flops / self.flops_s[weights]
+
+    def read(self, num_bytes: float) -> float:
+        """Return the seconds in which so many bytes are read or written."""
+        return num_bytes / self.read_bytes_s
+
+
+def get_card(name: str) -> Machine:
+    """Return a card of the data file; raises KeyError if it has none of this name."""
+    card = CARDS[name]
+    return Machine(
+        card["title"],
+        card["memory_gb"] * 1e9,
+        card["read_gb_s"] * 1e9,
+        {weights: tflops * 1e12 for weights, tflops in card["tflops"].items()},
+        card["link_gb_s"] * 1e9,
+        card["source"],
+    )
+
+
+@torch.inference_mode()
+def measure_machine(name: str, precision: Precision) -> Machine:
+    """Measure this machine's CPU, in some seconds: products in the given precision, and in the quantised forms that it
+    multiplies quickly, and the rate of its memory.
+
+    Raises EngineError if it has no memory for that.
+    """
+    activations, schemes = precision.activations, ["int8"] if find_int8_step() is not None else []
+    schemes += ["int4"] if can_multiply_nibbles(GROUP_SIZE) else []
+    plain = str(precision.stored).removeprefix("torch.")
+    products, flops_s = {}, {}
+    try:
+        weight = torch.linspace(-1.0, 1.0, SHAPE[0] * SHAPE[1]).view(SHAPE).to(precision.stored)
+        for scheme in (plain, *schemes):
+            products[scheme] = _measure_products(weight, None if scheme == plain else scheme, activations)
+            flops_s[scheme] = 2.0 * MEASURED_ROWS[-1] / products[scheme][MEASURED_ROWS[-1]]
+        del weight
+        source = torch.zeros(READ_BYTES, dtype=torch.uint8).view(torch.int64)
+        read_s = min(_time(source.sum) for _ in range(1 + REPEATS))
+    except RuntimeError as error:
+        raise EngineError(f"there is no memory to measure this machine: {error}") from error
+    free = get_free_bytes(torch.device("cpu")) or 0
+    return Machine(name, free, READ_BYTES / read_s, flops_s, READ_BYTES / read_s, "measured now", products)
+
+
+def _measure_products(weight: torch.Tensor, scheme: str | None, activations: torch.dtype) -> dict[int, float]:
+    """Return the seconds for each weight, by rows."""
+    quantization: Quantization | None = scheme if scheme in ("int8", "int4") else None  # type: ignore[assignment]
+    if quantization is None:
+        store = build_fastest(activations)
+    else:
+        store = build_quantiser(quantization, UnpackingBuffer(activations), activations)
+    projection, rows = store(weight, None), torch.linspace(-1.0, 1.0, MEASURED_ROWS[-1] * SHAPE[1])
+    x = rows.view(-1, SHAPE[1]).to(activations)
+    return {
+        num_rows: min(_time(lambda x=x[:num_rows]: projection(x)) for _ in range(1 + REPEATS)) / weight.numel()
+        for num_rows in MEASURED_ROWS
+    }
+
+
+def _time(work: Any) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
