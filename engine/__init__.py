@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from engine.classic import ContinuousBatchingEngine
+    from engine.classic import ContinuousBatchingEngine, merge_lora
     from engine.contiguous_cache import KVCache, reset_all_caches
     from engine.decoder import Decoder
     from engine.engine import Engine, EngineStats
@@ -25,6 +25,7 @@ __all__ = [
     "GenerationStep",
     "KVCache",
     "SchedulerConfig",
+    "merge_lora",
     "reset_all_caches",
 ]
 
@@ -39,6 +40,7 @@ _HOMES = {
     "GenerationStep": ".types",
     "KVCache": ".contiguous_cache",
     "SchedulerConfig": ".scheduler",
+    "merge_lora": ".classic",
     "reset_all_caches": ".contiguous_cache",
 }
 """Imported when they are asked for: torch takes a second, and errors, types and scheduling do without it."""

@@ -1,9 +1,12 @@
-"""The engine as a loop that its caller drives: add requests, step until nothing is pending, read what finished."""
+"""The engine as a loop that its caller drives: add requests, step until nothing is pending, read what finished. And
+LoRA adapters that become part of a model's weights.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -11,9 +14,12 @@ import torch
 from engine.core import EngineCore
 from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
+from engine.errors import WeightsError
 from engine.kv_pool import page_bytes
 from engine.scheduler import Scheduler, SchedulerConfig
 from engine.types import GenerationRequest, Output
+from engine.weights.checkpoint import LoraAdapter
+from engine.weights.parameters import Parameters
 
 
 class Tokenizer(Protocol):
@@ -74,3 +80,19 @@ class ContinuousBatchingEngine:
         Every request that is not cancelled is returned by exactly one step.
         """
         return [output for output in self._core.step() if output.result is not None or output.error is not None]
+
+
+def merge_lora(model: Parameters, adapter: Path | str) -> Parameters:
+    """Add the updates of a LoRA adapter, a PEFT folder, to a model's parameters in place, and return them.
+
+    model: what `engine.weights.load` returns, before a `Decoder` has taken its layers. `Engine.load_adapter` keeps an
+    adapter beside the model instead, so that each request has its own. Raises WeightsError if the adapter is damaged or
+    belongs to another model, or if a decoder has the layers; then nothing is changed.
+    """
+    if model.is_taken:
+        raise WeightsError("a decoder has taken the layers of these parameters: load them anew, and merge before")
+    lora, slots = LoraAdapter(Path(adapter)), model.slots()
+    lora.check_fits(slots)
+    for name in lora.updates:
+        slots[name].copy_(lora.merge(name, slots[name]))
+    return model

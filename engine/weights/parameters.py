@@ -80,6 +80,11 @@ class Parameters:
             self._layers[index] = layer
         return self._layers[index]
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether layers were taken out, which are no longer held."""
+        return bool(self._layer_hashes)
+
     def take_layers(self) -> Iterator[LayerParameters]:
         """Yield the layers that are left, first to last, and forget each one, so that the caller can free it."""
         while (index := len(self._layer_hashes)) < self.config.num_layers:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from engine.classic import merge_lora
 from engine.config import ModelConfig
 from engine.decoder import Decoder
 from engine.errors import RequestError, WeightsError
@@ -187,6 +188,30 @@ def test_a_merged_model_gives_the_logits_of_transformers_with_the_adapter_beside
     ours = logits_of(Decoder(load(folder, torch.float32, LoraAdapter(path))), token_ids)
     assert relative_error(ours, reference_logits(model, token_ids)) < 1e-4
     assert relative_error(ours, plain) > 0.1
+
+
+def test_an_adapter_merged_into_loaded_parameters_is_the_one_merged_at_load(
+    tmp_path: Path, folder: Path, base: Parameters
+) -> None:
+    adapter = write_adapter(tmp_path / "adapter", base)
+    at_load = load(folder, torch.float32, LoraAdapter(adapter)).slots()
+    merged = merge_lora(load(folder, torch.float32), adapter)
+    for name, tensor in merged.slots().items():
+        assert torch.equal(tensor, at_load[name]), name
+    assert Decoder(merged).fingerprint != Decoder(load(folder, torch.float32)).fingerprint
+
+
+def test_what_cannot_be_merged_changes_nothing(tmp_path: Path, folder: Path, base: Parameters) -> None:
+    adapter, other = write_adapter(tmp_path / "adapter", base), load(folder, torch.float32)
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    first = "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight"
+    save_file(tensors | {first: torch.ones(2, RANK)}, adapter / "adapter_model.safetensors")
+    with pytest.raises(WeightsError, match="was it trained on another model"):
+        merge_lora(other, adapter)
+    assert all(torch.equal(tensor, base.slots()[name]) for name, tensor in other.slots().items())
+    Decoder(other)
+    with pytest.raises(WeightsError, match="load them anew, and merge before"):
+        merge_lora(other, write_adapter(tmp_path / "adapter", base))
 
 
 @pytest.mark.parametrize(
