@@ -13,6 +13,10 @@ ACTIVATION_BYTES = 4
 """Bytes of an activation that goes through memory between two products, beside its products: read and written in 16
 bits on a card, about as much in float32 on a CPU, whose caches keep a part."""
 
+OTHER_CALLS = 6
+"""Operations of a layer that are no products: two norms, RoPE, writing and reading KV, the activation. On a CPU each
+takes about what a product's call takes beside its weights."""
+
 KV_SHARE = 0.9
 """The share of the memory beside the weights that holds keys and values."""
 
@@ -140,7 +144,7 @@ class Deployment:
             own_rows = num_scored if each.name == LM_HEAD else rows
             used = each.count * (1.0 - (1.0 - each.share) ** own_rows)  # experts that some row takes
             through, num_weights = own_rows * each.share * each.count / used, each.num_weights / self.num_cards
-            product_s = used * machine.multiply(through, num_weights, self.weights)
+            product_s = used * machine.multiply(through, num_weights, self.weights)  # in as many calls
             flops += used * 2.0 * through * num_weights
             weight_bytes += used * num_weights * WEIGHT_BYTES[self.weights]
             seconds += product_s
@@ -154,7 +158,7 @@ class Deployment:
         attention_s = max(kv_s, machine.compute(pair_flops, self._plain))
         is_memory_bound += attention_s if attention_s == kv_s else 0.0
         moved = rows * ACTIVATION_BYTES * self._count_activations() / self.num_cards
-        moved_s = machine.read(moved)
+        moved_s = machine.read(moved) + OTHER_CALLS * self.config.num_layers * machine.call(rows, self._plain)
         wire_s = self._count_wire_bytes(rows) / machine.link_bytes_s
         return PassCost(
             rows,

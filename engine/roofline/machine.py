@@ -32,12 +32,15 @@ one direction.
 SHAPES: Mapping[str, Mapping[str, Any]] = json.loads((FOLDER / "shapes.json").read_text(encoding="utf-8"))
 """The `config.json` of public models, as far as sizes depend on it."""
 
-SHAPE = (16_384, 1_536)
-"""Of the matrix that is multiplied to measure a CPU: in bf16 50 MB, more than its caches hold."""
+SHAPE = (65_536, 1_024)
+"""Of the matrix that is multiplied to measure a CPU: in bf16 134 MB, several times what its caches hold."""
 
-MEASURED_ROWS = (1, 2, 4, 8, 16, 64, 256)
+NUM_PARTS = 64
+"""Parts of the matrix that are multiplied one by one, which shows what a call costs beside its weights."""
+
+MEASURED_ROWS = (1, 2, 3, 4, 8, 16, 32, 64, 192)
 READ_BYTES = 1 << 28
-REPEATS = 3
+REPEATS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +59,17 @@ class Machine:
     link_bytes_s: float
     source: str
     products: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    calls: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
     def multiply(self, num_rows: float, num_weights: float, weights: str) -> float:
-        """Return the seconds of products of rows with so many weights of a dtype."""
+        """Return the seconds of a product of rows with so many weights of a dtype."""
         if weights in self.products:
-            known = self.products[weights]
-            rows, seconds = list(known), list(known.values())
-            slope = (seconds[-1] - seconds[-2]) / (rows[-1] - rows[-2])
-            each = float(np.interp(num_rows, rows, seconds)) + slope * max(0.0, num_rows - rows[-1])
-            return num_weights * each
+            return self.call(num_rows, weights) + num_weights * _interpolate(self.products[weights], num_rows)
         return max(self.read(num_weights * WEIGHT_BYTES[weights]), self.compute(2.0 * num_rows * num_weights, weights))
+
+    def call(self, num_rows: float, weights: str) -> float:
+        """Return the seconds that a call with so many rows takes beside its weights."""
+        return _interpolate(self.calls[weights], num_rows) if weights in self.calls else 0.0
 
     def compute(self, flops: float, weights: str) -> float:
         """Return the seconds of so many operations of products with weights of a dtype."""
@@ -74,6 +78,13 @@ class Machine:
     def read(self, num_bytes: float) -> float:
         """Return the seconds in which so many bytes are read or written."""
         return num_bytes / self.read_bytes_s
+
+
+def _interpolate(known: Mapping[int, float], num_rows: float) -> float:
+    """Return the value on the lines between the known ones, and beyond the last on the line through the last two."""
+    rows, values = list(known), list(known.values())
+    slope = (values[-1] - values[-2]) / (rows[-1] - rows[-2])
+    return float(np.interp(num_rows, rows, values)) + slope * max(0.0, num_rows - rows[-1])
 
 
 def get_card(name: str) -> Machine:
@@ -99,11 +110,13 @@ def measure_machine(name: str, precision: Precision) -> Machine:
     activations, schemes = precision.activations, ["int8"] if find_int8_step() is not None else []
     schemes += ["int4"] if can_multiply_nibbles(GROUP_SIZE) else []
     plain = str(precision.stored).removeprefix("torch.")
-    products, flops_s = {}, {}
+    products, calls, flops_s = {}, {}, {}
     try:
         weight = torch.linspace(-1.0, 1.0, SHAPE[0] * SHAPE[1]).view(SHAPE).to(precision.stored)
         for scheme in (plain, *schemes):
-            products[scheme] = _measure_products(weight, None if scheme == plain else scheme, activations)
+            products[scheme], calls[scheme] = _measure_products(
+                weight, None if scheme == plain else scheme, activations
+            )
             flops_s[scheme] = 2.0 * MEASURED_ROWS[-1] / products[scheme][MEASURED_ROWS[-1]]
         del weight
         source = torch.zeros(READ_BYTES, dtype=torch.uint8).view(torch.int64)
@@ -111,22 +124,30 @@ def measure_machine(name: str, precision: Precision) -> Machine:
     except RuntimeError as error:
         raise EngineError(f"there is no memory to measure this machine: {error}") from error
     free = get_free_bytes(torch.device("cpu")) or 0
-    return Machine(name, free, READ_BYTES / read_s, flops_s, READ_BYTES / read_s, "measured now", products)
+    return Machine(name, free, READ_BYTES / read_s, flops_s, READ_BYTES / read_s, "measured now", products, calls)
 
 
-def _measure_products(weight: torch.Tensor, scheme: str | None, activations: torch.dtype) -> dict[int, float]:
-    """Return the seconds for each weight, by rows."""
+def _measure_products(
+    weight: torch.Tensor, scheme: str | None, activations: torch.dtype
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Return the seconds for each weight, and those of each call, by rows."""
     quantization: Quantization | None = scheme if scheme in ("int8", "int4") else None  # type: ignore[assignment]
     if quantization is None:
         store = build_fastest(activations)
     else:
         store = build_quantiser(quantization, UnpackingBuffer(activations), activations)
-    projection, rows = store(weight, None), torch.linspace(-1.0, 1.0, MEASURED_ROWS[-1] * SHAPE[1])
-    x = rows.view(-1, SHAPE[1]).to(activations)
-    return {
-        num_rows: min(_time(lambda x=x[:num_rows]: projection(x)) for _ in range(1 + REPEATS)) / weight.numel()
-        for num_rows in MEASURED_ROWS
-    }
+    whole, parts = store(weight, None), [store(part, None) for part in torch.split(weight, len(weight) // NUM_PARTS)]
+    x = torch.linspace(-1.0, 1.0, MEASURED_ROWS[-1] * weight.shape[1]).view(-1, weight.shape[1]).to(activations)
+    products, calls = {}, {}
+    for num_rows in MEASURED_ROWS:
+        rows = x[:num_rows]
+        at_once, one_by_one = (
+            min(_time(lambda rows=rows, used=used: [each(rows) for each in used]) for _ in range(1 + REPEATS))
+            for used in ([whole], parts)
+        )
+        calls[num_rows] = max(0.0, one_by_one - at_once) / (len(parts) - 1)
+        products[num_rows] = max(at_once - calls[num_rows], 0.5 * at_once) / weight.numel()
+    return products, calls
 
 
 def _time(work: Any) -> float:

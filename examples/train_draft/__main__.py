@@ -38,7 +38,7 @@ from agent_runtime.llm.interface import ChatMessage
 from agent_runtime.models.config import LoadOptions, ModelSettings
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.wiring import open_model
-from benchmarks.drafts import QUESTIONS, SYSTEM, draw_questions, read_commits
+from benchmarks.drafts import NEW_CODE, QUESTIONS, SYSTEM, draw_questions, read_commits
 from benchmarks.harness import describe_machine, render_rows, say
 from engine.speculation.step_times import StepTimes
 
@@ -81,7 +81,7 @@ class States:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The tokens of an answer, and the hidden states from which each was chosen.
+    """The tokens of an answer to a question of some kind, and the hidden states from which each was chosen.
 
     is_new: after which tokens the copy draft finds nothing, or something that is more likely wrong than right. copied:
     what it finds there, -1 for nothing.
@@ -91,6 +91,7 @@ class Answer:
     hidden: Tensor  # [len(token_ids), hidden_size]
     is_new: list[bool]
     copied: list[int]
+    kind: str
 
 
 class DraftHead(nn.Module):
@@ -227,7 +228,10 @@ def main() -> None:
                 head, num_seen = trainer.train(each, size, options.epochs)
                 torch.save(head.state_dict(), file.with_suffix(".pt"))
                 facts = {"text": kind, "tokens": size, "seen": num_seen, "step_s": trainer.time_step(head)}
-                file.write_text(json.dumps(facts | summarise(trainer.measure(head), facts["step_s"], times)))
+                accepted = trainer.measure(head)
+                of_code = [some for some, answer in zip(accepted, answers, strict=True) if answer.kind in NEW_CODE]
+                facts["of_code"] = _mean(of_code) if any(of_code) else None
+                file.write_text(json.dumps(facts | summarise(accepted, facts["step_s"], times)))
             rows.append(json.loads(file.read_text()))
             print(render_rows(rows[-1:], COLUMNS).splitlines()[-1], flush=True)
     followed = [
@@ -328,19 +332,19 @@ def answer_questions(loaded: LoadedModel, count: int, out: Path) -> list[Answer]
     seeds = range(math.ceil(count / len(UNSEEN)))
     asked = [each for seed in seeds for each in draw_questions(pairs, kinds[seed % 4 :] + kinds[: seed % 4], 1, seed)]
     answers = []
-    for number, (_, path, text, question) in enumerate(asked[:count]):
+    for number, (kind, path, text, question) in enumerate(asked[:count]):
         file = out / f"answer-{number:02}.pt"
         if not file.exists():
             user = ChatMessage("user", f"The file {path}:\n```\n{text}\n```\n{question}")
             prompt = encode_prompt(loaded.text, [ChatMessage("system", SYSTEM), user])
             write_whole(file, _answer(loaded, prompt))
             say(f"answer {number + 1} of {count}, about {path}")
-        answers.append(Answer(*torch.load(file)))
+        answers.append(Answer(*torch.load(file), kind))
     return answers
 
 
 def _answer(loaded: LoadedModel, prompt: Sequence[int]) -> list[object]:
-    """Return the fields of an `Answer`."""
+    """Return the fields of an `Answer` but its kind."""
     model, copier = loaded.engine.model, build_draft(loaded.text, prompt, "", ANSWER)
     caches, ids, hidden, pending = model.new_caches(1, len(prompt) + ANSWER), list[int](), list[Tensor](), [*prompt]
     while len(ids) < ANSWER and not (ids and ids[-1] in loaded.text.stop_ids):
@@ -414,6 +418,7 @@ COLUMNS = {
     "accepted of 4": "{accepted:.2f}",
     "from": "{low:.2f}",
     "to": "{high:.2f}",
+    "in code": "{of_code:.2f}",
     "first right": "{right1:.2f}",
     "second": "{right2:.2f}",
     "third": "{right3:.2f}",

@@ -75,7 +75,7 @@ def test_a_head_learns_what_its_text_says(program: ModuleType) -> None:
     for _ in range(20):
         chain.append(int(follow(torch.tensor(chain[-1]))))
     chained = torch.tensor(chain)
-    answer = program.Answer(chain, embedding[chained], [True] * len(chain), [-1] * len(chain))
+    answer = program.Answer(chain, embedding[chained], [True] * len(chain), [-1] * len(chain), "tests")
     trainer = program.Trainer(Loaded, [answer], likely[:, 0].long().bincount(minlength=vocabulary), 64)
     head, num_seen = trainer.train(states, count, 8)
     assert num_seen == 8 * (count - program.UNROLLED)
