@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers import Gemma3nTextConfig
 
 from engine.config import LayerSpec, ModelConfig, Rope
 from engine.decoder import Decoder
@@ -86,6 +87,28 @@ def test_only_layers_that_compute_keys_have_them_and_a_place_in_the_pool() -> No
     whole = tiny_config(**SHARED | {"kv_of_layer": None})
     assert page_bytes(config, 16, torch.float32) * 5 == page_bytes(whole, 16, torch.float32) * 2
     assert len(make_core(model=Decoder(tiny_parameters(config)))._pool.keys) == 2
+
+
+def test_the_layers_that_gemma_3n_lets_share_can_be_named() -> None:
+    """Its last 15 of 35 layers attend to the keys and values of the last local or global layer before them."""
+    theirs = Gemma3nTextConfig()
+    ropes = {"sliding_attention": Rope(1e4), "full_attention": Rope(1e6)}
+    stored: dict[str, int] = {}
+    kv_of_layer: list[int] = []
+    for kind, mode in zip(theirs.layer_types, theirs.kv_sharing_modes, strict=True):
+        own = len(set(kv_of_layer))
+        kv_of_layer.append(stored[kind] if mode == "reuse" else own)
+        if mode == "store":
+            stored[kind] = own
+    layers = tuple(LayerSpec(ropes[kind], 512 if kind == "sliding_attention" else None) for kind in theirs.layer_types)
+    config = tiny_config(**SHARED | {"layers": layers, "kv_of_layer": tuple(kv_of_layer)})
+    assert config.num_layers == 35
+    assert config.num_kv_layers == 35 - theirs.num_kv_shared_layers
+    assert {config.get_kv_layer(layer) for layer in range(20, 35)} == {18, 19}, (
+        "the last local one, the last global one"
+    )
+    whole = tiny_config(**SHARED | {"layers": layers, "kv_of_layer": None})
+    assert page_bytes(config, 16, torch.float32) * 35 == page_bytes(whole, 16, torch.float32) * 20
 
 
 @pytest.mark.parametrize("by_card", [False, True])
