@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,25 @@ class Machine:
     def call(self, num_rows: float, weights: str) -> float:
         """Return the seconds that a call with so many rows takes beside its weights."""
         return _interpolate(self.calls[weights], num_rows) if weights in self.calls else 0.0
+
+    def take_least(self, other: Machine) -> Machine:
+        """Return this machine with the least times of two measurements, which other work can only have added to."""
+
+        def merge(
+            mine: Mapping[str, Mapping[int, float]], theirs: Mapping[str, Mapping[int, float]]
+        ) -> dict[str, dict[int, float]]:
+            return {
+                name: {rows: min(seconds, theirs[name][rows]) for rows, seconds in each.items()}
+                for name, each in mine.items()
+            }
+
+        return replace(
+            self,
+            read_bytes_s=max(self.read_bytes_s, other.read_bytes_s),
+            flops_s={name: max(flops, other.flops_s[name]) for name, flops in self.flops_s.items()},
+            products=merge(self.products, other.products),
+            calls=merge(self.calls, other.calls),
+        )
 
     def compute(self, flops: float, weights: str) -> float:
         """Return the seconds of so many operations of products with weights of a dtype."""
