@@ -404,9 +404,13 @@ def write_plot(rows: Sequence[Row], file: Path) -> None:
             total = sum(row[way]["tokens"] for row in ones)
             mean = total / sum(row[way]["tokens"] / row[way]["tok_s"] for row in ones)
             axes.bar(x, mean, width=0.25, color=colour, label=label if at == 0 else None)
-            axes.text(x, mean * 0.93, f"{mean:.0f}", ha="center", va="top", fontsize=8)
+            axes.text(x, mean * 0.93, f"{mean:.0f}", ha="center", va="top", fontsize=8, in_layout=False)
             axes.scatter([x] * len(speeds), speeds, color="black", s=6, zorder=3)
-    axes.set(ylabel="tokens a second (log)", yscale="log", xticks=range(len(kinds)), xticklabels=list(kinds))
+    measured = [row[way]["tok_s"] for row in rows for way in WAYS if way in row]
+    limits = min(measured) / 2, 2 * max(measured)  # where all are alike, the axis would have no length
+    axes.set(
+        ylabel="tokens a second (log)", yscale="log", ylim=limits, xticks=range(len(kinds)), xticklabels=list(kinds)
+    )
     axes.legend(frameon=False, loc="upper left")
     axes.spines[["top", "right"]].set_visible(False)
     file.parent.mkdir(parents=True, exist_ok=True)

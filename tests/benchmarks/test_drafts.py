@@ -21,6 +21,7 @@ from benchmarks.drafts import (
     make_row,
     render_tables,
     summarise,
+    write_plot,
 )
 from engine.speculation.step_times import StepTimes
 from engine.types import GenerationRequest
@@ -106,6 +107,15 @@ def test_a_run_with_real_models_writes_the_summary(
     assert row["model"]["same"] == row["copy"]["same"] == row["plain"]["tokens"]
     assert row["plain"]["forwards_per_token"] == 1.0
     assert "forwards a token" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("tok_s", [(2.965488058019691,) * 3, (8.8, 15.3, 17.4), (0.01, 3.0, 900.0)])
+def test_any_speeds_can_be_drawn(tmp_path: Path, tok_s: tuple[float, ...]) -> None:
+    """A layout that fails is a warning, which is an error here."""
+    speeds = dict(zip(("plain", "copy", "model"), tok_s, strict=True))
+    row = {"kind": "function"} | {way: {"tokens": 24, "tok_s": speed} for way, speed in speeds.items()}
+    write_plot([row], tmp_path / "out.png")
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_an_unknown_kind_ends_with_the_kinds(
