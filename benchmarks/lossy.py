@@ -74,10 +74,10 @@ def main() -> None:
     load, kept = warn_if_busy(), _read_kept(options.resume)
     rows: list[Row] = []
     try:
-        cases = draw_edits(options.limit, options.seed)
         loaded = open_model(
             options.model, ModelSettings.from_env(os.environ), LoadOptions(context=CONTEXT, kv_sequences=1)
         )
+        cases = draw_edits(options.limit, options.seed)
         for shortcut in SHORTCUTS:
             if not options.only or any(part in shortcut.name for part in options.only.split(",")):
                 rows.append(summarise(shortcut, list(measure(shortcut, loaded, cases, options, kept))))

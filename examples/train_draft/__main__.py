@@ -210,7 +210,7 @@ def main() -> None:
     try:
         how = LoadOptions(context=4096, kv_sequences=1)
         loaded = open_model(options.model, ModelSettings.from_env(os.environ), how)
-        texts = {"code": read_code()} | ({"general": read_general(options.control)} if options.control else {})
+        texts = {"code": read_code()} | ({"general": iter([*read_general(options.control)])} if options.control else {})
         states = {kind: collect(loaded, kind, some, options.tokens, out) for kind, some in texts.items()}
         answers = answer_questions(loaded, options.answers, out)
     except (HunkError, OSError, ValueError) as error:
