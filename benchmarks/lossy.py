@@ -43,7 +43,6 @@ from engine.weights.checkpoint import TensorFolder, read_config
 from engine.weights.memory import count_kv_bytes
 
 CONTEXT = 8192
-LINES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ def main() -> None:
         loaded = open_model(
             options.model, ModelSettings.from_env(os.environ), LoadOptions(context=CONTEXT, kv_sequences=1)
         )
-        cases = draw_edits(options.limit, options.seed)
+        cases = draw_edits(options.limit, options.lines, options.seed)
         for shortcut in SHORTCUTS:
             if not options.only or any(part in shortcut.name for part in options.only.split(",")):
                 rows.append(summarise(shortcut, list(measure(shortcut, loaded, cases, options, kept))))
@@ -93,18 +92,19 @@ def _options() -> argparse.Namespace:
     parser = make_parser("lossy", __doc__)
     parser.add_argument("--model", default="qwen2.5-coder-0.5b", help="a name of the catalogue")
     parser.add_argument("--limit", type=int, default=20, help="edits")
+    parser.add_argument("--lines", type=int, default=40, help="lines of a file")
     parser.add_argument("--only", default="", help="parts of the shortcuts' names, by commas")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--resume", type=Path, help="keep each answer there")
     options = parser.parse_args()
-    if options.limit < 1:
-        parser.error("--limit must be at least 1")
+    if min(options.limit, options.lines) < 1:
+        parser.error("--limit and --lines must be at least 1")
     return options
 
 
-def draw_edits(limit: int, seed: int) -> list[CopyCase]:
-    """Return edits of files of LINES lines with one to three hunks."""
-    cells = [(LINES, 1 + number % 3) for number in range(limit)]
+def draw_edits(limit: int, lines: int, seed: int) -> list[CopyCase]:
+    """Return edits of files of so many lines with one to three hunks."""
+    cells = [(lines, 1 + number % 3) for number in range(limit)]
     return [next(drawn) for drawn in draw_cases(read_pairs(DEFAULT_CASES), cells, seed)]
 
 

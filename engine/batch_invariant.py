@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.decoder import Batch, Decoder, KVStore, LayerOps, StoreOps, find_ranges
-from engine.layers import Experts, LayerWeights, Projection, ProjectionKind
+from engine.layers import Experts, LatentProjections, LayerWeights, Projection, ProjectionKind
 from kernels.accept import TopTokens, find_top_tokens_by_tile
 from kernels.attention import invariant_attention, truncate_runs
 
@@ -78,6 +78,14 @@ class InvariantOps(StoreOps):
     def activate(self, gate_up: Tensor) -> Tensor:
         """As `LayerOps.activate`."""
         return _apply_by_piece(super().activate, gate_up)
+
+    def make_heads(self, latent: LatentProjections, projected: Tensor) -> Tensor:
+        """As `LayerOps.make_heads`."""
+        return _apply_by_piece(latent.make_heads, projected)
+
+    def make_values(self, latent: LatentProjections, attended: Tensor) -> Tensor:
+        """As `LayerOps.make_values`."""
+        return _apply_by_piece(latent.make_values, attended)
 
     def feed_forward(self, index: int, layer: LayerWeights, x: Tensor) -> Tensor:
         """As `LayerOps.feed_forward`."""

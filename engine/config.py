@@ -23,6 +23,7 @@ LARGEST: Mapping[str, float] = {
     "attention_scale": 1e3,
     "attention_cap": 1e6,
     "logit_cap": 1e6,
+    "latent_rank": 1 << 16,
     "num_experts": 1 << 16,
     "num_experts_used": 1 << 10,
     "expert_ffn_size": 1 << 24,
@@ -77,20 +78,63 @@ class LayerSpec:
 @dataclass(frozen=True, slots=True)
 class ExpertsConfig:
     """A mixture of experts: a router chooses `num_used` of `num_experts` for each token, and their results are weighted
-    by the softmax over all experts; where `is_normalised`, over those that are used.
+    by the softmax over all experts; where `is_normalised`, over those that are used. All results are multiplied by
+    `scale`.
+
+    With a `scoring` by sigmoid (DeepSeek-V3, arXiv 2412.19437) weights are sigmoids, and the choice adds a number of
+    each expert to them. Experts come from the best `num_groups_used` of `num_groups`; a group is as good as its best
+    expert, by sigmoid as its best two together. shared_size: of a feed-forward part that every token goes through.
     """
 
     num_experts: int
     num_used: int
     ffn_size: int
     is_normalised: bool
+    scoring: Literal["softmax", "sigmoid"] = "softmax"
+    num_groups: int = 1
+    num_groups_used: int = 1
+    scale: float = 1.0
+    shared_size: int = 0
 
     def __post_init__(self) -> None:
         check_size("num_experts", self.num_experts)
         check_size("num_experts_used", self.num_used)
         check_size("expert_ffn_size", self.ffn_size)
-        if self.num_used > self.num_experts:
+        check_size("num_experts", self.num_groups)
+        check_size("attention_scale", self.scale)
+        if not 0 <= self.shared_size <= LARGEST["expert_ffn_size"]:
+            raise WeightsError(f"shared experts have a size of {self.shared_size}; the model's description is damaged")
+        if self.num_experts % self.num_groups or not 0 < self.num_groups_used <= self.num_groups:
+            raise WeightsError(
+                f"{self.num_experts} experts cannot be {self.num_groups_used} of {self.num_groups} groups"
+            )
+        if self.scoring == "sigmoid" and self.num_experts // self.num_groups < 2:
+            raise WeightsError(f"{self.num_groups} groups of {self.num_experts} experts have fewer than two each")
+        if self.num_used > self.num_experts // self.num_groups * self.num_groups_used:
             raise WeightsError(f"{self.num_used} of {self.num_experts} experts cannot be used for a token")
+
+
+@dataclass(frozen=True, slots=True)
+class LatentConfig:
+    """Multi-head latent attention (MLA; DeepSeek-V2, arXiv 2405.04434). Of a token, one vector of `rank` numbers is
+    kept, from which keys and values of all heads are made, and the part of its keys with RoPE, which all heads share.
+
+    key_dim, value_dim: numbers of each head's key that are not rotated, and of its value. query_rank: of the vector
+    that queries are made from; None: they are made from the hidden state. is_interleaved: neighbours rotate together in
+    the checkpoint's rows.
+    """
+
+    rank: int
+    key_dim: int
+    value_dim: int
+    query_rank: int | None = None
+    is_interleaved: bool = True
+
+    def __post_init__(self) -> None:
+        check_size("latent_rank", self.rank)
+        check_size("latent_rank", self.query_rank)
+        check_size("head_dim", self.key_dim)
+        check_size("head_dim", self.value_dim)
 
 
 @dataclass(frozen=True)
@@ -101,9 +145,11 @@ class ModelConfig:
     RoPE, of each "head" or of "all" heads together. norms_before, norms_after: RMSNorms of the inputs and results of
     attention and feed-forward part. norm_offset: is added to every norm's weights. rotary_dim: numbers of a head
     that are rotated, the first ones; None: all. embedding_scale: embeddings are multiplied by it. attention_scale: of
-    scores; None: head_dim**-0.5. attention_cap, logit_cap: scores and logits x become cap * tanh(x / cap). kv_of_layer:
-    the number of the keys and values that a layer attends to, from 0 on in the order of the layers that compute them;
-    None: each layer its own.
+    scores; None: head_dim**-0.5. attention_cap, logit_cap: scores and logits x become cap * tanh(x / cap).
+
+    kv_of_layer: the number of the keys and values that a layer attends to, from 0 on in the order of the layers that
+    compute them; None: each layer its own. latent: then the one KV head holds a token's vector and the rotated part of
+    its key, and no values are kept beside it.
     """
 
     architecture: str
@@ -132,6 +178,7 @@ class ModelConfig:
     logit_cap: float | None = None
     experts: ExpertsConfig | None = None
     kv_of_layer: tuple[int, ...] | None = None
+    latent: LatentConfig | None = None
 
     def __post_init__(self) -> None:
         for name in LARGEST:
@@ -151,6 +198,10 @@ class ModelConfig:
             raise WeightsError("a layer has experts, and their sizes are not given")
         if self.kv_of_layer is not None:
             self._check_shared_kv(self.kv_of_layer)
+        if self.latent is not None:
+            rotary_dim, is_single = self.head_dim - self.latent.rank, self.num_kv_heads == 1
+            if rotary_dim != self.rotary_dim or not is_single or self.kv_of_layer is not None:
+                raise WeightsError(f"a latent vector of {self.latent.rank} does not fit a KV head of {self.head_dim}")
 
     def _check_shared_kv(self, kv_of_layer: tuple[int, ...]) -> None:
         if len(kv_of_layer) != self.num_layers:
@@ -184,6 +235,11 @@ class ModelConfig:
         """Whether any layer has a window."""
         return any(layer.window is not None for layer in self.layers)
 
+    @property
+    def has_values(self) -> bool:
+        """Whether values are kept beside keys; those of latent attention are a part of the keys."""
+        return self.latent is None
+
     @cached_property
     def num_kv_layers(self) -> int:
         """The layers that compute keys and values."""
@@ -207,6 +263,11 @@ class ModelConfig:
         return self.kv_of_layer is None or self.kv_of_layer[layer] not in self.kv_of_layer[:layer]
 
     def get_qkv_sizes(self, layer: int) -> tuple[int, int, int]:
-        """Return the rows of a layer's query, key and value projections."""
+        """Return the rows of a layer's query, key and value projections. Of latent attention they are those of the
+        queries, or of the vector that these are made from, and of the latent vector with the rotated part of the key.
+        """
+        if self.latent is not None:
+            of_heads = self.num_heads * (self.latent.key_dim + self.head_dim - self.latent.rank)
+            return self.latent.query_rank or of_heads, self.head_dim, 0
         kv_size = self.num_kv_heads * self.head_dim if self.computes_kv(layer) else 0
         return self.num_heads * self.head_dim, kv_size, kv_size

@@ -15,7 +15,7 @@ class KVCache:
     """One layer's keys and values for up to `max_batch_size` sequences of up to `max_seq_len` tokens.
 
     `keys` and `values` are [max_batch_size, num_kv_heads, max_seq_len, head_dim] (or wider: `KVFormat`); in slot b the
-    tokens [0, `lengths[b]`) are valid, and the rest is never read.
+    tokens [0, `lengths[b]`) are valid, and the rest is never read. Without values of their own both are the same.
     """
 
     def __init__(
@@ -26,11 +26,14 @@ class KVCache:
         head_dim: int,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.bfloat16,
+        *,
+        has_values: bool = True,
     ) -> None:
         shape = (max_batch_size, max_seq_len, num_kv_heads, head_dim)  # a token's heads are neighbours, as in a pool
-        self.keys, self.values = (  # zeros touch every page of memory now, not under a request
-            torch.zeros(shape, device=device, dtype=dtype).transpose(1, 2) for _ in range(2)
-        )
+        parts = [  # zeros touch every page of memory now, not under a request
+            torch.zeros(shape, device=device, dtype=dtype).transpose(1, 2) for _ in range(1 + has_values)
+        ]
+        self.keys, self.values = parts[0], parts[-1]
         self.lengths = [0] * max_batch_size
         self.max_seq_len = max_seq_len
 
@@ -44,9 +47,12 @@ class KVCache:
         head_dim: int,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.bfloat16,
+        *,
+        has_values: bool = True,
     ) -> list[KVCache]:
         """Return one cache for each layer."""
-        return [cls(max_batch_size, max_seq_len, num_kv_heads, head_dim, device, dtype) for _ in range(num_layers)]
+        sizes = max_batch_size, max_seq_len, num_kv_heads, head_dim
+        return [cls(*sizes, device, dtype, has_values=has_values) for _ in range(num_layers)]
 
     def append(self, slot: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store the next tokens' keys and values, [num_tokens, num_kv_heads, head_dim]; return all of the slot's.
@@ -57,7 +63,8 @@ class KVCache:
         if end > self.max_seq_len:
             raise DoesNotFit(f"{end} tokens do not fit a cache of {self.max_seq_len}")
         self.keys[slot, :, start:end] = keys.transpose(0, 1)
-        self.values[slot, :, start:end] = values.transpose(0, 1)
+        if self.values is not self.keys:
+            self.values[slot, :, start:end] = values.transpose(0, 1)
         self.lengths[slot] = end
         return self.keys[slot, :, :end], self.values[slot, :, :end]
 

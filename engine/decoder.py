@@ -18,6 +18,7 @@ from engine.layers import (
     AdapterRows,
     DecoderWeights,
     Experts,
+    LatentProjections,
     LayerWeights,
     MaskedAdapters,
     Projection,
@@ -59,7 +60,9 @@ class KVStore(Protocol):
     singles: Sequence[int]
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Store the keys and values of all tokens of the batch, [num_tokens, num_kv_heads, head_dim] each."""
+        """Store the keys and values of all tokens of the batch, [num_tokens, num_kv_heads, head_dim] each, or the keys
+        alone (`ModelConfig.has_values`).
+        """
         ...
 
     def runs(self, layer: int, index: int) -> Sequence[Run]:
@@ -177,6 +180,14 @@ class LayerOps:
             return part(x, self.activate)
         return self.project("down", index, part.down, self.activate(self.project("gate_up", index, part.gate_up, x)))
 
+    def make_heads(self, latent: LatentProjections, projected: Tensor) -> Tensor:
+        """As `LatentProjections.make_heads`."""
+        return latent.make_heads(projected)
+
+    def make_values(self, latent: LatentProjections, attended: Tensor) -> Tensor:
+        """As `LatentProjections.make_values`."""
+        return latent.make_values(attended)
+
     def norm_heads(self, layer: LayerWeights, heads: Tensor) -> None:
         """Apply a layer's norms of queries and keys, if it has any, to [num_tokens, heads, head_dim] in place."""
         if self.config.qk_norm == "head":
@@ -194,8 +205,8 @@ class LayerOps:
         """Keep the keys and values of layer `index`, and return what each token's queries find among those so far.
 
         heads: [num_tokens, num_heads + 2 * num_kv_heads, head_dim], before their norm and RoPE; they may be changed. A
-        layer that attends to the keys and values of an earlier one has only queries. Returns [num_tokens, num_heads,
-        head_dim].
+        layer that attends to the keys and values of an earlier one has only queries, and with latent attention values
+        are the keys. Returns [num_tokens, num_heads, head_dim].
         """
         raise NotImplementedError
 
@@ -236,7 +247,7 @@ class StoreOps(LayerOps):
         if scales is not None:
             query = scale_queries(query, scales)
         if self.config.computes_kv(index):
-            values = self.kv_format.encode(values)
+            values = self.kv_format.encode(values) if self.config.has_values else values
             self.kv.write(kv_layer, self.kv_format.encode(keys if scales is None else keys / scales), values)
             if self.batch.recorder is not None:
                 if self.kv_format.is_int8 and layer.key_bias is not None:
@@ -247,7 +258,10 @@ class StoreOps(LayerOps):
     def split_heads(
         self, layer: LayerWeights, heads: Tensor, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return queries and keys with RoPE, values, and the keys without RoPE: [num_tokens, heads, head_dim] each."""
+        """Return queries and keys with RoPE, values, and the keys without RoPE: [num_tokens, heads, head_dim] each.
+
+        Of latent attention there are no values.
+        """
         num_heads, num_rotated = self.config.num_heads, self.config.num_heads + self.config.num_kv_heads
         self.norm_heads(layer, heads)
         before_rope, values = heads[:, :num_rotated], heads[:, num_rotated:]
@@ -338,6 +352,7 @@ class Decoder:
             weights.kv_format.get_width(config.head_dim),
             weights.device,
             weights.kv_dtype,
+            has_values=config.has_values,
         )
 
     @torch.inference_mode()
@@ -370,9 +385,14 @@ class Decoder:
         normed = ops.norm(hidden, layers[0].attention_norm)
         next_norms = [*(layer.attention_norm for layer in layers[1:]), self.weights.final_norm]
         for index, (layer, next_norm) in enumerate(zip(layers, next_norms, strict=True)):
-            heads = ops.project("qkv", index, layer.qkv, normed).view(len(hidden), -1, head_dim)
-            attended = ops.attend(index, layer, heads).view(len(hidden), -1)
-            out = ops.project("attention_out", index, layer.attention_out, attended)
+            projected = ops.project("qkv", index, layer.qkv, normed)
+            if layer.latent is None:
+                attended = ops.attend(index, layer, projected.view(len(hidden), -1, head_dim))
+            else:
+                attended = ops.make_values(
+                    layer.latent, ops.attend(index, layer, ops.make_heads(layer.latent, projected))
+                )
+            out = ops.project("attention_out", index, layer.attention_out, attended.view(len(hidden), -1))
             normed = ops.add_norm(hidden, out, layer.attention_out_norm, layer.ffn_norm)
             normed = ops.add_norm(hidden, ops.feed_forward(index, layer, normed), layer.ffn_out_norm, next_norm)
         return normed

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.config import ExpertsConfig, LayerSpec, ModelConfig, Rope, check_size
+from engine.deepseek import LATENT_MODULES, WITHOUT_QUERY_RANK, dump_deepseek, read_deepseek_v2, read_deepseek_v3
 from engine.errors import WeightsError
 from engine.rope_config import build_rope_scaling, read_max_positions, read_rope, read_rotary_dim
 
@@ -253,6 +254,7 @@ def _read_rope(raw: Raw, parameters: Raw | None = None) -> Rope:
     return read_rope(own, read_rotary_dim(own, _get_head_dim(raw)))
 
 
+DEEPSEEK_MODULES: Modules = {**LLAMA_MODULES, **LATENT_MODULES}
 PHI3_MODULES: Modules = {**LLAMA_MODULES, "qkv": ("self_attn.qkv_proj",), "gate_up": ("mlp.gate_up_proj",)}
 BIASES, WINDOWS, EXPERTS = {"attention_bias"}, {"use_sliding_window"}, {"num_experts", "num_local_experts"}
 
@@ -268,8 +270,22 @@ FAMILIES: Mapping[str, Family] = {
     "Gemma3ForCausalLM": Family("gemma3_text", GEMMA_MODULES, _read_gemma3, _dump_gemma3, frozenset(BIASES)),
     "Olmo2ForCausalLM": Family("olmo2", GEMMA_MODULES, _read_olmo2, switches=frozenset(BIASES)),
     "Phi3ForCausalLM": Family("phi3", PHI3_MODULES, _read_phi3, _dump_phi3, frozenset({"partial_rotary_factor"})),
+    "DeepseekV2ForCausalLM": Family(
+        "deepseek_v2", DEEPSEEK_MODULES, read_deepseek_v2, dump_deepseek, frozenset(EXPERTS)
+    ),
+    "DeepseekV3ForCausalLM": Family(
+        "deepseek_v3", DEEPSEEK_MODULES, read_deepseek_v3, dump_deepseek, frozenset(EXPERTS)
+    ),
 }
 """The families by Hugging Face's names of their architectures."""
+
+
+def list_modules(config: ModelConfig) -> Modules:
+    """Return the modules of a model's layers."""
+    modules = FAMILIES[config.architecture].modules
+    is_plain = config.latent is not None and config.latent.query_rank is None
+    return {**modules, **WITHOUT_QUERY_RANK} if is_plain else modules
+
 
 REFUSED = {
     "attention_bias": "a bias in the attention part",
@@ -290,8 +306,6 @@ NOT_SUPPORTED = {
     "Qwen3_5MoeForCausalLM": LINEAR_ATTENTION,
     "Qwen3_5MoeForConditionalGeneration": LINEAR_ATTENTION,
     "Gemma3ForConditionalGeneration": "it is for images, too; take its text model (Gemma3ForCausalLM)",
-    "DeepseekV2ForCausalLM": "its keys and values are latent (MLA)",
-    "DeepseekV3ForCausalLM": "its keys and values are latent (MLA)",
 }
 """Architectures that people ask for, and why they are refused."""
 

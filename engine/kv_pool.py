@@ -26,7 +26,7 @@ much."""
 
 class KVPool:
     """Keys and values by token slot: `keys[layer]` and `values[layer]` are [num_slots, num_kv_heads, head_dim], or
-    rows of int8 (`KVFormat`).
+    rows of int8 (`KVFormat`). With latent attention `values` is empty: they are a part of the keys.
 
     With the slot as the first dimension, neighbouring pages are one run that attention reads without a copy.
     """
@@ -50,7 +50,7 @@ class KVPool:
         shape = ((num_pages + num_spare_pages) * page_size, config.num_kv_heads, get_head_width(config, dtype))
         try:  # zeros touch every page of memory now, not under a request
             self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_kv_layers)]
-            self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_kv_layers)]
+            self.values = [torch.zeros_like(each) for each in self.keys if config.has_values]
         except RuntimeError as error:
             size_gb = num_pages * page_bytes(config, page_size, dtype) / 1e9
             raise EngineError(f"there is no memory for {size_gb:.1f} GB of KV; lower --kv-gib or --context") from error
@@ -59,6 +59,10 @@ class KVPool:
     def num_slots(self) -> int:
         """Tokens that sequences may have in the pool."""
         return self.num_pages * self.page_size
+
+    def get_values(self, layer: int) -> Tensor:
+        """Return what attention reads as values."""
+        return self.values[layer] if self.values else self.keys[layer]
 
     def copy(self, copies: Sequence[PageCopy]) -> None:
         """Copy the first tokens of pages; no copy's target may be another one's source."""
@@ -105,11 +109,12 @@ class PoolView:
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Store the batch's keys and values, [num_tokens, num_kv_heads, head_dim]."""
         self._pool.keys[layer].index_copy_(0, self._slots, keys)
-        self._pool.values[layer].index_copy_(0, self._slots, values)
+        if self._pool.values:
+            self._pool.values[layer].index_copy_(0, self._slots, values)
 
     def runs(self, layer: int, index: int) -> list[Run]:
         """Return views of the pool."""
-        keys, values = self._pool.keys[layer], self._pool.values[layer]
+        keys, values = self._pool.keys[layer], self._pool.get_values(layer)
         return [(keys[first:last], values[first:last]) for first, last in self._reads[index]]
 
     def tabulate(
@@ -121,15 +126,15 @@ class PoolView:
 
     def point_at(self, table: RunTable, layer: int) -> None:
         """As `KVStore.point_at`."""
-        table.point_at(self._pool.keys[layer], self._pool.values[layer])
+        table.point_at(self._pool.keys[layer], self._pool.get_values(layer))
 
     def gather(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return copies of the singles' keys and values, side by side, and the bias."""
         shape = (self._bias.shape[0], self._bias.shape[-1], *self._pool.keys[layer].shape[1:])
-        keys, values = (
-            part[layer].index_select(0, self._gathered).view(shape) for part in (self._pool.keys, self._pool.values)
-        )
-        return keys, values, self._bias
+        keys = self._pool.keys[layer].index_select(0, self._gathered).view(shape)
+        if not self._pool.values:
+            return keys, keys, self._bias
+        return keys, self._pool.values[layer].index_select(0, self._gathered).view(shape), self._bias
 
     def _pad_singles(self, slots: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Join the slots of all singles, each padded with its own last slot, whose values are finite; return them and
@@ -153,7 +158,7 @@ def _count_slots(ranges: Sequence[SlotRange]) -> int:
 
 def page_bytes(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
     """Return the bytes of one page in all layers; for KV in int8, `dtype` is uint8."""
-    num_heads = 2 * config.num_kv_layers * config.num_kv_heads
+    num_heads = (1 + config.has_values) * config.num_kv_layers * config.num_kv_heads
     return num_heads * page_size * get_head_width(config, dtype) * dtype.itemsize
 
 

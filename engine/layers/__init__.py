@@ -2,6 +2,7 @@
 
 from engine.layers.decoder_weights import DecoderWeights, LayerWeights
 from engine.layers.experts import Experts
+from engine.layers.latent import LatentProjections
 from engine.layers.linear import Projection, Quantization
 from engine.layers.lora import Adapter, AdapterRows, AdapterSet, MaskedAdapters, ProjectionKind
 
@@ -11,6 +12,7 @@ __all__ = [
     "AdapterSet",
     "DecoderWeights",
     "Experts",
+    "LatentProjections",
     "LayerWeights",
     "MaskedAdapters",
     "Projection",

@@ -11,6 +11,7 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.errors import WeightsError
 from engine.layers.experts import Experts, GroupedExperts
+from engine.layers.latent import LatentProjections, order_halves
 from engine.layers.linear import (
     Blocked,
     Dense,
@@ -159,9 +160,10 @@ class LayerWeights:
     """The weights of one layer; the shapes of the projections are [in_features -> out_features]."""
 
     attention_norm: Tensor | None  # [hidden_size], as all norms in float32
-    qkv: Projection  # hidden_size -> (num_heads + 2 * num_kv_heads) * head_dim
+    qkv: Projection  # hidden_size -> (num_heads + 2 * num_kv_heads) * head_dim, or `ModelConfig.get_qkv_sizes`
+    latent: LatentProjections | None  # what makes heads of the rows of `qkv`, with latent attention
     head_norms: tuple[Tensor, ...]  # one [num_heads + num_kv_heads, head_dim], or one of queries and one of keys
-    attention_out: Projection  # num_heads * head_dim -> hidden_size
+    attention_out: Projection  # num_heads * head_dim, or of values, -> hidden_size
     attention_out_norm: Tensor | None  # [hidden_size]
     ffn_norm: Tensor | None  # [hidden_size]
     feed_forward: FeedForward | Experts  # hidden_size -> hidden_size
@@ -183,7 +185,8 @@ class LayerWeights:
         key_bias = None if qkv_bias is None else _get_key_bias(qkv_bias, config)
         return cls(
             attention_norm=scale(layer.attention_norm),
-            qkv=store(order_rotary(layer.qkv, config, num_rotated), qkv_bias),
+            qkv=store(_order_qkv(layer.qkv, config, num_rotated), qkv_bias),
+            latent=_build_latent(layer, config, store, activations),
             head_norms=_join_head_norms(scale(layer.query_norm), scale(layer.key_norm), config),
             attention_out=store(layer.attention_out, layer.attention_out_bias),
             attention_out_norm=scale(layer.attention_out_norm),
@@ -197,7 +200,33 @@ class LayerWeights:
     @property
     def num_bytes(self) -> int:
         """Bytes of the projections: what a pass over one row reads of this layer, norms excluded."""
-        return self.qkv.num_bytes + self.attention_out.num_bytes + self.feed_forward.num_bytes
+        latent = 0 if self.latent is None else self.latent.num_bytes
+        return self.qkv.num_bytes + latent + self.attention_out.num_bytes + self.feed_forward.num_bytes
+
+
+def _order_qkv(rows: Tensor, config: ModelConfig, num_rotated: int) -> Tensor:
+    """Return the rows of a layer's first projections so that halves of heads rotate together."""
+    if config.latent is None:
+        return order_rotary(rows, config, num_rotated)
+    queries, vector = torch.split(rows, list(config.get_qkv_sizes(0)[:2]))
+    rotary_dim = config.head_dim - config.latent.rank
+    if config.latent.query_rank is None:
+        by_head = queries.view(config.num_heads, -1, config.hidden_size)
+        queries = order_halves(by_head, config.latent, rotary_dim).flatten(0, 1)
+    return torch.cat([queries, order_halves(vector[None], config.latent, rotary_dim)[0]])
+
+
+def _build_latent(
+    layer: LayerParameters, config: ModelConfig, store: Store, activations: torch.dtype
+) -> LatentProjections | None:
+    if config.latent is None or layer.latent_norm is None or layer.latent_up is None:
+        return None
+    query_up, query_norm = None, layer.query_latent_norm
+    if layer.query_up is not None:
+        rows = layer.query_up.view(config.num_heads, -1, layer.query_up.shape[1])
+        query_up = store(order_halves(rows, config.latent, config.head_dim - config.latent.rank).flatten(0, 1), None)
+    norms = None if query_norm is None else query_norm.float(), layer.latent_norm.float()
+    return LatentProjections(config, config.latent, norms[0], query_up, norms[1], layer.latent_up.to(activations))
 
 
 def _get_key_bias(qkv_bias: Tensor, config: ModelConfig) -> Tensor | None:
@@ -228,9 +257,13 @@ def _build_feed_forward(
         assert config.experts is not None, "the config was checked"
         router = build_fastest(activations)(layer.router, None)  # quantised, it would choose other experts
         matrices = layer.expert_gate_up, layer.expert_down
+        shared = [store(each, None) for each in (layer.shared_gate_up, layer.shared_down) if each is not None]
+        correction = layer.router_correction
         if layer.router.device.type == "cpu":
-            return Experts(config.experts, router, *([store(each, None) for each in part] for part in matrices))
-        return GroupedExperts(config.experts, router, *(part.to(activations) for part in matrices))
+            projections = ([store(each, None) for each in part] for part in matrices)
+            return Experts(config.experts, router, *projections, correction=correction, shared=shared)
+        whole = (part.to(activations) for part in matrices)
+        return GroupedExperts(config.experts, router, *whole, correction=correction, shared=shared)
     assert layer.gate_up is not None, "a layer without experts is dense"
     assert layer.down is not None, "a layer without experts is dense"
     return FeedForward(store(layer.gate_up, layer.gate_up_bias), store(layer.down, layer.down_bias))

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.errors import RequestError, WeightsError
-from engine.families import FAMILIES
+from engine.families import list_modules
 from engine.layers.decoder_weights import order_rotary
 from engine.weights.checkpoint import LoraAdapter, LowRankUpdate
 from engine.weights.parameters import Parameters, list_part_sizes
@@ -51,6 +51,8 @@ class Adapter:
 
     def __init__(self, lora: LoraAdapter, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
         """Raises WeightsError if it changes a tensor that this model does not have, or the LM head, or experts."""
+        if config.latent is not None:
+            raise WeightsError(f"{config.architecture} takes adapters only when it is loaded: merge {lora.folder} then")
         lora.check_fits(Parameters(config, dtype, "meta").slots())
         left = dict(lora.updates)
         if "lm_head.weight" in left:
@@ -167,7 +169,7 @@ class MaskedAdapters:
 
 def _list_parts(config: ModelConfig, layer: int) -> Iterator[tuple[ProjectionKind, str, int, int]]:
     """Yield the parts of a layer's projections: the module in checkpoints, and its columns [start, end)."""
-    modules = FAMILIES[config.architecture].modules
+    modules = list_modules(config)
     for kind in KINDS:
         sizes = list_part_sizes(config, layer, kind) or [config.hidden_size]
         if len(modules[kind]) == 1:

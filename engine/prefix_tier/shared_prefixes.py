@@ -129,7 +129,7 @@ class SharedPrefixes:
     ) -> None:
         self._tier, self._seal, self._pool, self._clock = tier, seal, pool, clock
         keys = pool.keys[0]
-        self._shape = (2, len(pool.keys), CHUNK_TOKENS, *keys.shape[1:])
+        self._shape = (2 if pool.values else 1, len(pool.keys), CHUNK_TOKENS, *keys.shape[1:])
         self._dtype = keys.dtype
         self._lock = Condition(Lock())
         self._stats = TierStats()

@@ -24,7 +24,8 @@ from engine.types import Match
 
 
 class SpanMemory:
-    """`keys[layer]` and `values[layer]` are [num_slots, num_kv_heads, head_dim]; a slot holds one token.
+    """`keys[layer]` and `values[layer]` are [num_slots, num_kv_heads, head_dim]; a slot holds one token. With latent
+    attention `values` is empty.
 
     It is host memory, whatever the device: there is more of it. A card reads and writes it in place, up to the end of
     what was launched, even where the slots have been given back.
@@ -42,7 +43,8 @@ class SpanMemory:
                 f"the span store has {capacity_bytes} bytes, and the KV of a token takes {self.token_bytes}; raise "
                 "--span-memory"
             )
-        shape = (2, config.num_kv_layers, self.num_slots, config.num_kv_heads, get_head_width(config, dtype))
+        parts = 1 + config.has_values
+        shape = (parts, config.num_kv_layers, self.num_slots, config.num_kv_heads, get_head_width(config, dtype))
         try:  # zeros touch every page of memory now, not under a request
             memory = torch.zeros(shape, dtype=dtype)
             weakref.finalize(self, map_host_memory(memory, device))
@@ -50,18 +52,18 @@ class SpanMemory:
             raise EngineError(
                 f"there is no memory for {capacity_bytes / 1e9:.1f} GB of stored KV; lower --span-memory"
             ) from error
-        self.keys, self.values = list(memory[0].unbind()), list(memory[1].unbind())
+        self.keys, self.values = list(memory[0].unbind()), [each for part in memory[1:] for each in part.unbind()]
         self._rows = [_rows(each) for each in chain(self.keys, self.values)]
 
     def write(self, slots: Slots, layer: int, keys: Tensor, values: Tensor) -> None:
         """Write keys and values, [num_tokens, num_kv_heads, head_dim], to slots."""
-        assert keys.dtype == values.dtype == self.dtype, "the bytes are copied as they are"
-        assert len(keys) == len(values) == len(slots), "one slot a token"
-        self._rows[layer][slots] = _rows(keys.cpu())
-        self._rows[len(self.keys) + layer][slots] = _rows(values.cpu())
+        for part, rows in enumerate((keys, values) if self.values else (keys,)):
+            assert rows.dtype == self.dtype, "the bytes are copied as they are"
+            assert len(rows) == len(slots), "one slot a token"
+            self._rows[part * len(self.keys) + layer][slots] = _rows(rows.cpu())
 
     def payload(self, slots: Slots) -> memoryview:
-        """Return a copy of these slots: the bytes of [2, num_layers, num_tokens, num_kv_heads, head_dim]."""
+        """Return a copy of these slots: the bytes of [2 or 1, num_layers, num_tokens, num_kv_heads, head_dim]."""
         rows = np.empty((len(self._rows), len(slots)), dtype=self._rows[0].dtype)
         for target, source in zip(rows, self._rows, strict=True):
             np.take(source, slots, out=target, mode="clip")  # any mode but the default writes to `out` at once

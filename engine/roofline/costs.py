@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from engine.config import ModelConfig
+from engine.config import LatentConfig, ModelConfig
 from engine.roofline.machine import WEIGHT_BYTES, Machine
 
 ACTIVATION_BYTES = 4
@@ -43,7 +43,8 @@ class Attention:
     @classmethod
     def from_config(cls, config: ModelConfig) -> Attention:
         """Return the attention of a model."""
-        numbers, pair_flops = 2 * config.num_kv_heads * config.head_dim, 4 * config.num_heads * config.head_dim
+        numbers = (1 + config.has_values) * config.num_kv_heads * config.head_dim
+        pair_flops = 4 * config.num_heads * config.head_dim
         windows = tuple(layer.window for layer in config.layers)
         return cls(numbers, config.num_kv_layers, pair_flops, windows, config.num_kv_heads)
 
@@ -72,21 +73,38 @@ class Product:
 def list_products(config: ModelConfig) -> Iterator[Product]:
     """Yield the products of a pass, layer by layer together, the LM head last."""
     hidden, head_dim, layers = config.hidden_size, config.head_dim, config.num_layers
-    own_kv = 2 * config.num_kv_heads * head_dim
-    yield Product("qkv", hidden * (config.num_heads * head_dim + own_kv), config.num_kv_layers)
-    if config.num_kv_layers < layers:
-        yield Product("q", hidden * config.num_heads * head_dim, layers - config.num_kv_layers)
-    yield Product("attention out", config.num_heads * head_dim * hidden, layers)
+    if config.latent is not None:
+        yield from _list_latent_products(config, config.latent)
+    else:
+        own_kv = 2 * config.num_kv_heads * head_dim
+        yield Product("qkv", hidden * (config.num_heads * head_dim + own_kv), config.num_kv_layers)
+        if config.num_kv_layers < layers:
+            yield Product("q", hidden * config.num_heads * head_dim, layers - config.num_kv_layers)
+        yield Product("attention out", config.num_heads * head_dim * hidden, layers)
     experts, num_experts_layers = config.experts, sum(layer.has_experts for layer in config.layers)
     if experts is not None:
         yield Product("router", hidden * experts.num_experts, num_experts_layers)
         share, count = experts.num_used / experts.num_experts, num_experts_layers * experts.num_experts
         yield Product("expert gate and up", 2 * hidden * experts.ffn_size, count, share)
         yield Product("expert down", experts.ffn_size * hidden, count, share)
+        if experts.shared_size:
+            yield Product("shared gate and up", 2 * hidden * experts.shared_size, num_experts_layers)
+            yield Product("shared down", experts.shared_size * hidden, num_experts_layers)
     if num_experts_layers < layers:
         yield Product("gate and up", 2 * hidden * config.ffn_size, layers - num_experts_layers)
         yield Product("down", config.ffn_size * hidden, layers - num_experts_layers)
     yield Product(LM_HEAD, hidden * config.vocab_size, 1)
+
+
+def _list_latent_products(config: ModelConfig, latent: LatentConfig) -> Iterator[Product]:
+    hidden, heads, layers = config.hidden_size, config.num_heads, config.num_layers
+    rotary_dim = config.head_dim - latent.rank
+    yield Product("query and latent", hidden * sum(config.get_qkv_sizes(0)), layers)
+    if latent.query_rank is not None:
+        yield Product("query up", latent.query_rank * heads * (latent.key_dim + rotary_dim), layers)
+    yield Product("latent keys", heads * latent.key_dim * latent.rank, layers)
+    yield Product("latent values", heads * latent.rank * latent.value_dim, layers)
+    yield Product("attention out", heads * latent.value_dim * hidden, layers)
 
 
 LM_HEAD = "LM head"
@@ -183,7 +201,9 @@ class Deployment:
         heads = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         experts = config.experts
         each_ffn = [
-            3 * (experts.num_used * experts.ffn_size if layer.has_experts and experts else config.ffn_size)
+            3 * (experts.num_used * experts.ffn_size + experts.shared_size)
+            if layer.has_experts and experts
+            else 3 * config.ffn_size
             for layer in config.layers
         ]
         return config.num_layers * (6 * config.hidden_size + heads) + sum(each_ffn)
@@ -231,8 +251,9 @@ def list_variants(deployment: Deployment, window: int = 4096) -> Mapping[str, De
     if kept.can_split % 2 == 0:
         fewer = replace(kept, numbers=kept.numbers // 2, can_split=kept.can_split // 2)
         variants["GQA, half the KV heads"] = replace(deployment, attention=fewer)
-    mla = replace(kept, numbers=LATENT + LATENT_ROTATED, pair_flops=latent, can_split=1)
-    variants["MLA, 512 + 64"] = replace(deployment, attention=mla)
+    if deployment.config.latent is None:
+        mla = replace(kept, numbers=LATENT + LATENT_ROTATED, pair_flops=latent, can_split=1)
+        variants["MLA, 512 + 64"] = replace(deployment, attention=mla)
     cla = replace(kept, num_layers=-(-kept.num_layers // 2))
     variants["CLA, two layers a KV"] = replace(deployment, attention=cla)
     if not deployment.machine.products:

@@ -41,7 +41,7 @@ from engine.runner.torch_runner import ModelRunner, TorchRunner, Wait, build_mea
 from engine.sampling import Sampler
 from engine.types import GenerationRequest
 from kernels.op import runs_triton, waits_for_card
-from kernels.paged_attention import MIN_HEAD_DIM, run_paged_attention
+from kernels.paged_attention import can_split_head, run_paged_attention
 from kernels.rope import apply_rope
 from kernels.rope_write import Record, rope_write
 from kernels.swiglu import swiglu
@@ -66,12 +66,13 @@ class PagedOps(LayerOps):
         """As `LayerOps.attend`."""
         config, inputs, spec = self.config, self._inputs, self.config.layers[index]
         kv_layer, rotation = config.get_kv_layer(index), self._rotations[spec.rope]
-        keys, values = self._pool.keys[kv_layer], self._pool.values[kv_layer]
+        keys, values = self._pool.keys[kv_layer], self._pool.values[kv_layer] if config.has_values else None
         self.norm_heads(layer, heads)
         if config.computes_kv(index):
             record = None
             if self._store is not None and inputs.record_slots is not None:
-                record = Record(inputs.record_slots, self._store.keys[kv_layer], self._store.values[kv_layer])
+                stored_values = self._store.values[kv_layer] if config.has_values else None
+                record = Record(inputs.record_slots, self._store.keys[kv_layer], stored_values)
             biases = (layer.key_bias, layer.key_scales) if self._is_int8 else (None, None)
             query = rope_write(heads, *rotation, inputs.slots, keys, values, config.num_heads, record, *biases)
         else:
@@ -86,8 +87,7 @@ def can_run_kernels(model: Decoder, config: EngineConfig) -> bool:
     """Return whether `KernelRunner` can run this model; batch-invariant passes and odd head sizes use
     torch operations.
     """
-    head_dim = model.config.head_dim
-    fits = head_dim >= MIN_HEAD_DIM and head_dim & (head_dim - 1) == 0
+    fits = can_split_head(model.config.head_dim)
     return fits and not config.batch_invariant and runs_triton(model.weights.embedding)
 
 

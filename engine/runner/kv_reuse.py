@@ -219,7 +219,7 @@ class KVReuse:
         for rope, (cos, sin) in self._model.get_rotations(positions.to(self._pool.device)).items():
             layers = self._model.config.get_kv_layers(rope)
             keys, values, pool_keys, pool_values = (
-                [part[layer] for layer in layers]
+                [part[layer] for layer in layers if part]
                 for part in (self.store.keys, self.store.values, self._pool.keys, self._pool.values)
             )
             biases = self._biases.get(rope, (None, None))

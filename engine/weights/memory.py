@@ -36,7 +36,8 @@ def estimate_weight_bytes(config: ModelConfig, dtype: torch.dtype, quantize: str
 
 def count_kv_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     """Return the bytes of a token's keys and values in all layers."""
-    return 2 * config.num_kv_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+    heads = (1 + config.has_values) * config.num_kv_layers * config.num_kv_heads
+    return heads * config.head_dim * dtype.itemsize
 
 
 def check_memory(

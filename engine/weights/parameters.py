@@ -12,9 +12,9 @@ from math import prod
 import torch
 from torch import Tensor
 
-from engine.config import ModelConfig
+from engine.config import LatentConfig, ModelConfig
 from engine.errors import WeightsError
-from engine.families import FAMILIES
+from engine.families import list_modules
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,10 @@ class LayerParameters:
     qkv_bias: Tensor | None  # [(num_heads + 2 * num_kv_heads) * head_dim]
     query_norm: Tensor | None  # [head_dim], or [num_heads * head_dim]
     key_norm: Tensor | None  # [head_dim], or [num_kv_heads * head_dim]
+    query_latent_norm: Tensor | None  # [query_rank]; these four are of latent attention
+    query_up: Tensor | None  # [num_heads * (key_dim + rotary_dim), query_rank]
+    latent_norm: Tensor | None  # [rank]
+    latent_up: Tensor | None  # [num_heads * (key_dim + value_dim), rank]
     attention_out: Tensor  # [hidden_size, num_heads * head_dim]
     attention_out_bias: Tensor | None  # [hidden_size]
     attention_out_norm: Tensor | None  # [hidden_size], of the result of attention
@@ -35,8 +39,11 @@ class LayerParameters:
     down: Tensor | None  # [hidden_size, ffn_size]
     down_bias: Tensor | None  # [hidden_size]
     router: Tensor | None  # [num_experts, hidden_size]
+    router_correction: Tensor | None  # float32 [num_experts], is added to the scores of a choice by sigmoid
     expert_gate_up: Tensor | None  # [num_experts, 2 * the experts' ffn_size, hidden_size]
     expert_down: Tensor | None  # [num_experts, hidden_size, the experts' ffn_size]
+    shared_gate_up: Tensor | None  # [2 * shared_size, hidden_size]
+    shared_down: Tensor | None  # [hidden_size, shared_size]
     ffn_out_norm: Tensor | None  # [hidden_size], of the result of the feed-forward part
 
 
@@ -120,7 +127,7 @@ class Parameters:
 
     def _list_layer_slots(self, index: int, layer: LayerParameters) -> dict[str, Tensor]:
         at, slots = f"model.layers.{index}", {}
-        for field, modules in FAMILIES[self.config.architecture].modules.items():
+        for field, modules in list_modules(self.config).items():
             weights, biases = getattr(layer, field), getattr(layer, f"{field}_bias", None)
             if weights is None:
                 continue
@@ -135,6 +142,8 @@ class Parameters:
             if biases is not None:
                 for module, part in _split(biases, modules, sizes):
                     slots[f"{at}.{module}.bias"] = part
+        if layer.router_correction is not None:
+            slots[f"{at}.mlp.gate.e_score_correction_bias"] = layer.router_correction
         return slots
 
     def _fill(self, slots: dict[str, Tensor]) -> None:
@@ -144,7 +153,10 @@ class Parameters:
 
     def _allocate(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
         try:
-            return {name: torch.empty(shape, dtype=self.dtype, device=self.device) for name, shape in shapes.items()}
+            return {
+                name: torch.empty(shape, dtype=_IN_FLOAT32.get(name, self.dtype), device=self.device)
+                for name, shape in shapes.items()
+            }
         except (RuntimeError, OverflowError) as error:  # torch.OutOfMemoryError is a RuntimeError
             raise WeightsError(
                 f"there is no memory for {self.num_bytes / 1e9:.1f} GB of parameters; take a smaller model"
@@ -152,6 +164,7 @@ class Parameters:
 
 
 _LAYER_FIELDS = tuple(field.name for field in fields(LayerParameters))
+_IN_FLOAT32 = {"router_correction": torch.float32}  # rounded, it would choose other experts
 
 
 def _list_top_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -164,6 +177,8 @@ def _list_layer_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, 
     hidden, ffn, attended = config.hidden_size, config.ffn_size, config.num_heads * config.head_dim
     query_rows, key_rows, _ = sizes = config.get_qkv_sizes(index)
     shapes: dict[str, tuple[int, ...]] = {"qkv": (sum(sizes), hidden), "attention_out": (hidden, attended)}
+    if config.latent is not None:
+        shapes |= _list_latent_shapes(config, config.latent)
     if config.qkv_bias:
         shapes["qkv_bias"] = (sum(sizes),)
     if config.attention_out_bias:
@@ -179,10 +194,27 @@ def _list_layer_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, 
     if config.layers[index].has_experts:
         assert config.experts is not None, "the config was checked"
         count, size = config.experts.num_experts, config.experts.ffn_size
-        experts = {"expert_gate_up": (count, 2 * size, hidden), "expert_down": (count, hidden, size)}
-        return shapes | {"router": (count, hidden)} | experts
+        shapes |= {"expert_gate_up": (count, 2 * size, hidden), "expert_down": (count, hidden, size)}
+        if config.experts.scoring == "sigmoid":
+            shapes["router_correction"] = (count,)
+        if (shared := config.experts.shared_size) > 0:
+            shapes |= {"shared_gate_up": (2 * shared, hidden), "shared_down": (hidden, shared)}
+        return shapes | {"router": (count, hidden)}
     shapes |= {"gate_up": (2 * ffn, hidden), "down": (hidden, ffn)}
     return shapes | ({"gate_up_bias": (2 * ffn,), "down_bias": (hidden,)} if config.ffn_bias else {})
+
+
+def _list_latent_shapes(config: ModelConfig, latent: LatentConfig) -> dict[str, tuple[int, ...]]:
+    heads, rank = config.num_heads, latent.rank
+    shapes: dict[str, tuple[int, ...]] = {
+        "attention_out": (config.hidden_size, heads * latent.value_dim),
+        "latent_norm": (rank,),
+        "latent_up": (heads * (latent.key_dim + latent.value_dim), rank),
+    }
+    if latent.query_rank is None:
+        return shapes
+    query_up = heads * (latent.key_dim + config.head_dim - rank), latent.query_rank
+    return shapes | {"query_latent_norm": (latent.query_rank,), "query_up": query_up}
 
 
 def list_part_sizes(config: ModelConfig, index: int, field: str) -> list[int]:
@@ -193,6 +225,8 @@ def list_part_sizes(config: ModelConfig, index: int, field: str) -> list[int]:
         return [config.ffn_size] * 2
     if field == "expert_gate_up" and config.experts is not None:
         return [config.experts.ffn_size] * 2
+    if field == "shared_gate_up" and config.experts is not None:
+        return [config.experts.shared_size] * 2
     return []
 
 

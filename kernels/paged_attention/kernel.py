@@ -7,6 +7,9 @@ follows from that of the sequence, chunks are cut at multiples of it, and tiles 
 in the batch, so a row's sums are bit for bit those that it has alone (the idea: He and Thinking Machines Lab 2025,
 Defeating nondeterminism in LLM inference). A tile that a row does not see adds zeros to it.
 
+A head whose width is no power of two is two parts that are: its first HEAD_DIM numbers, and TAIL numbers behind them
+(576 are 512 + 64). Where KEYS_ARE_VALUES, as in latent attention, a tile is read once for both.
+
 Scores are multiplied by log2(e), so the softmax is `exp2` of one fused multiply-add. The merge is that of FlashDecoding
 (Dao and others 2023).
 """
@@ -37,6 +40,23 @@ def _find_block(program, query_starts, num_seqs, GROUP: tl.constexpr, ROWS: tl.c
 
 
 @triton.jit
+def _choose_block(
+    program, query_starts, num_seqs, GROUP: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr,
+    ONE_BLOCK: tl.constexpr, ONE_SEQ: tl.constexpr,
+):  # fmt: skip
+    """As `_find_block`, without a search where sequences have one block each, or there is one sequence."""
+    if ONE_BLOCK:
+        seq = program
+        block = 0
+    elif ONE_SEQ:
+        seq = program * 0
+        block = program
+    else:
+        seq, block = _find_block(program, query_starts, num_seqs, GROUP, ROWS, LANES)
+    return seq, block
+
+
+@triton.jit
 def _load_pages(start, pages, num_places, PAGE_SIZE: tl.constexpr, KEYS: tl.constexpr):
     """Return the pages of a tile's positions, [KEYS]; entries after a sequence's last page are not used."""
     places = start + tl.arange(0, KEYS)
@@ -62,12 +82,22 @@ def _load_scales(at, held, MASKED: tl.constexpr):
 
 
 @triton.jit
+def _load_tile(at, held, MASKED: tl.constexpr):
+    """Return a tile of keys or values, [KEYS, the width of `at`]; those that are not held are 0."""
+    if MASKED:
+        tile = tl.load(at, mask=held[:, None], other=0)
+    else:
+        tile = tl.load(at)
+    return tile
+
+
+@triton.jit
 def _attend_tiles(
-    first, last, low, end, page, query, top, total, sums, lows, ends,
+    first, last, low, end, page, query, query_tail, top, total, sums, tail_sums, lows, ends,
     keys, values, key_scales, value_scales, kv_head, pages, num_places, scale, cap,
     MASKED: tl.constexpr, WINDOW: tl.constexpr, CAPS: tl.constexpr, PAGE_SIZE: tl.constexpr,
-    SLOT_STRIDE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, HEAD_DIM: tl.constexpr,
-    SCALE_STRIDE: tl.constexpr,
+    SLOT_STRIDE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, HEAD_DIM: tl.constexpr, TAIL: tl.constexpr,
+    KEYS_ARE_VALUES: tl.constexpr, SCALE_STRIDE: tl.constexpr,
 ):  # fmt: skip
     """Add the tiles of positions [first, last) to the rows' softmax: maximum score, sum of weights, weighted sum of
     values.
@@ -87,11 +117,12 @@ def _attend_tiles(
         # The next tile's pages are loaded now. If addresses depend on a load of their own tile, the compiler keeps only
         # one tile in flight for three stages, and none for two (triton-lang/triton #4721).
         page = _load_pages(start + KEYS, pages, num_places, PAGE_SIZE, KEYS)
-        if MASKED:
-            key = tl.load(keys + at, mask=held[:, None], other=0)
-        else:
-            key = tl.load(keys + at)
+        key = _load_tile(keys + at, held, MASKED)
         scores = tl.dot(query, tl.trans(key.to(query.dtype)), input_precision="ieee")
+        if TAIL:
+            tail_at = slots[:, None] * SLOT_STRIDE + HEAD_DIM + tl.arange(0, TAIL)[None, :]
+            key_tail = _load_tile(keys + tail_at, held, MASKED)
+            scores = tl.dot(query_tail, tl.trans(key_tail.to(query.dtype)), scores, input_precision="ieee")
         if key_scales is not None:
             scores *= _load_scales(key_scales + slots * SCALE_STRIDE + kv_head, held, MASKED)[None, :]
         if CAPS:
@@ -110,15 +141,16 @@ def _attend_tiles(
         fading = tl.math.exp2(top - level)
         total = total * fading + tl.sum(shares, axis=1)
         sums = sums * fading[:, None]
-        if MASKED:
-            value = tl.load(values + at, mask=held[:, None], other=0)
-        else:
-            value = tl.load(values + at)
+        value = key if KEYS_ARE_VALUES else _load_tile(values + at, held, MASKED)
         if value_scales is not None:
             shares *= _load_scales(value_scales + slots * SCALE_STRIDE + kv_head, held, MASKED)[None, :]
         sums = tl.dot(shares.to(query.dtype), value.to(query.dtype), sums, input_precision="ieee")
+        if TAIL:
+            tail = key_tail if KEYS_ARE_VALUES else _load_tile(values + tail_at, held, MASKED)
+            tail_sums = tail_sums * fading[:, None]
+            tail_sums = tl.dot(shares.to(query.dtype), tail.to(query.dtype), tail_sums, input_precision="ieee")
         top = highest
-    return page, top, total, sums
+    return page, top, total, sums, tail_sums
 
 
 @triton.jit(do_not_specialize=["num_seqs", "num_tokens", "least_chunk"])
@@ -128,7 +160,8 @@ def attention_kernel(
     num_seqs, num_tokens, least_chunk, scale, cap,
     query_stride, query_head_stride,
     SLOT_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
-    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, WINDOW: tl.constexpr, CAPS: tl.constexpr,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, TAIL: tl.constexpr, KEYS_ARE_VALUES: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, WINDOW: tl.constexpr, CAPS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, IS_CUT: tl.constexpr,
     ONE_BLOCK: tl.constexpr, ONE_SEQ: tl.constexpr, LANES: tl.constexpr, SCALE_STRIDE: tl.constexpr,
 ):  # fmt: skip
@@ -144,14 +177,7 @@ def attention_kernel(
     """
     program = tl.num_programs(0) - 1 - tl.program_id(0)  # the last rows see the most keys, so they start first
     kv_head = tl.program_id(1)
-    if ONE_BLOCK:
-        seq = program
-        block = 0
-    elif ONE_SEQ:
-        seq = program * 0
-        block = program
-    else:
-        seq, block = _find_block(program, query_starts, num_seqs, GROUP, ROWS, LANES)
+    seq, block = _choose_block(program, query_starts, num_seqs, GROUP, ROWS, LANES, ONE_BLOCK, ONE_SEQ)
     pages = page_table + tl.load(page_starts + seq)
     num_places = tl.load(seq_lens + seq)
     begin = 0
@@ -173,6 +199,12 @@ def attention_kernel(
     dims = tl.arange(0, HEAD_DIM)
     query_at = query + tokens.to(tl.int64) * query_stride + heads * query_head_stride
     queries = tl.load(query_at[:, None] + dims[None, :], mask=is_row[:, None], other=0.0)
+    query_tails = queries
+    tail_sums = 0.0
+    if TAIL:
+        tail_dims = HEAD_DIM + tl.arange(0, TAIL)
+        query_tails = tl.load(query_at[:, None] + tail_dims[None, :], mask=is_row[:, None], other=0.0)
+        tail_sums = tl.zeros([ROWS, TAIL], tl.float32)
     lows = tl.zeros_like(ends)
     if WINDOW:
         lows = tl.maximum(ends - WINDOW, 0)
@@ -205,28 +237,35 @@ def attention_kernel(
         latest = tl.max(tl.where(is_row, own_first, 0), axis=0)
         whole = tl.maximum(first, tl.cdiv(latest, KEYS) * KEYS)
         page = _load_pages(first, pages, num_places, PAGE_SIZE, KEYS)
-        page, top, total, sums = _attend_tiles(
-            first, tl.minimum(whole, end), low, end, page, queries, top, total, sums, lows, ends,
+        page, top, total, sums, tail_sums = _attend_tiles(
+            first, tl.minimum(whole, end), low, end, page, queries, query_tails, top, total, sums, tail_sums,
+            lows, ends,
             keys, values, key_scales, value_scales, kv_head, pages, num_places, scale, cap,
-            True, WINDOW, CAPS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM, SCALE_STRIDE,
+            True, WINDOW, CAPS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM, TAIL,
+            KEYS_ARE_VALUES, SCALE_STRIDE,
         )  # fmt: skip
     shortest = tl.min(tl.where(is_row, tl.minimum(ends, behind), MAX_POSITION), axis=0)
     whole_end = tl.maximum(shortest // KEYS * KEYS, whole)
-    page, top, total, sums = _attend_tiles(
-        whole, whole_end, low, end, page, queries, top, total, sums, lows, ends,
+    page, top, total, sums, tail_sums = _attend_tiles(
+        whole, whole_end, low, end, page, queries, query_tails, top, total, sums, tail_sums, lows, ends,
         keys, values, key_scales, value_scales, kv_head, pages, num_places, scale, cap,
-        False, WINDOW, CAPS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM, SCALE_STRIDE,
+        False, WINDOW, CAPS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM, TAIL,
+            KEYS_ARE_VALUES, SCALE_STRIDE,
     )  # fmt: skip
-    page, top, total, sums = _attend_tiles(
-        whole_end, end, low, end, page, queries, top, total, sums, lows, ends,
+    page, top, total, sums, tail_sums = _attend_tiles(
+        whole_end, end, low, end, page, queries, query_tails, top, total, sums, tail_sums, lows, ends,
         keys, values, key_scales, value_scales, kv_head, pages, num_places, scale, cap,
-        True, WINDOW, CAPS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM, SCALE_STRIDE,
+        True, WINDOW, CAPS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM, TAIL,
+            KEYS_ARE_VALUES, SCALE_STRIDE,
     )  # fmt: skip
 
     found = total != 0
     attended = sums / tl.where(found, total, float("nan"))[:, None]
-    out_at = out + at_rows[:, None] * HEAD_DIM + dims[None, :]
-    tl.store(out_at, attended.to(out.dtype.element_ty), mask=is_row[:, None])
+    out_at = out + at_rows[:, None] * (HEAD_DIM + TAIL)
+    tl.store(out_at + dims[None, :], attended.to(out.dtype.element_ty), mask=is_row[:, None])
+    if TAIL:
+        attended = tail_sums / tl.where(found, total, float("nan"))[:, None]
+        tl.store(out_at + tail_dims[None, :], attended.to(out.dtype.element_ty), mask=is_row[:, None])
     if IS_CUT:
         level = top + tl.math.log2(tl.where(found, total, 1.0))
         tl.store(levels + at_rows, level, mask=is_row)
@@ -234,25 +273,28 @@ def attention_kernel(
 
 @triton.jit(do_not_specialize=["num_chunks", "num_rows"])
 def merge_chunks_kernel(
-    out, shares, levels, num_chunks, num_rows, WINDOW: tl.constexpr, HEAD_DIM: tl.constexpr, CHUNKS: tl.constexpr
-):
+    out, shares, levels, num_chunks, num_rows,
+    WINDOW: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, CHUNKS: tl.constexpr,
+):  # fmt: skip
     """Merge the chunks of one query head by the weights in `levels`; the grid is [num_rows].
 
     `out` is [num_rows, head_dim]; `shares` and `levels` are the outputs of `attention_kernel`. Chunks that a row does
     not see are not read; without a window, none comes after one that it does not see.
     """
     row = tl.program_id(0).to(tl.int64)
-    dims = tl.arange(0, HEAD_DIM)
+    dims = tl.arange(0, BLOCK_DIM)
+    is_dim = dims < HEAD_DIM
     top = float("-inf")
     total = 0.0
-    sums = tl.zeros([HEAD_DIM], tl.float32)
+    sums = tl.zeros([BLOCK_DIM], tl.float32)
     first = 0
     while first < num_chunks:
         chunks = first + tl.arange(0, CHUNKS)
         at = chunks.to(tl.int64) * num_rows + row
         level = tl.load(levels + at, mask=chunks < num_chunks, other=float("-inf"))
         sees = level != float("-inf")
-        share = tl.load(shares + at[:, None] * HEAD_DIM + dims[None, :], mask=sees[:, None], other=0.0)
+        mask = sees[:, None] & is_dim[None, :]
+        share = tl.load(shares + at[:, None] * HEAD_DIM + dims[None, :], mask=mask, other=0.0)
         highest = tl.maximum(top, tl.max(level, axis=0))
         base = tl.where(highest == float("-inf"), 0.0, highest)
         weights = tl.math.exp2(level - base)
@@ -264,4 +306,4 @@ def merge_chunks_kernel(
         if not WINDOW:
             num_chunks = tl.where(tl.min(sees.to(tl.int32), axis=0) == 0, 0, num_chunks)
     attended = sums / tl.where(total != 0, total, float("nan"))
-    tl.store(out + row * HEAD_DIM + dims, attended.to(out.dtype.element_ty))
+    tl.store(out + row * HEAD_DIM + dims, attended.to(out.dtype.element_ty), mask=is_dim)

@@ -9,10 +9,32 @@ import torch
 from torch import Tensor
 
 from kernels.attention.kv_format import SCALE_BYTES, encode_heads, view_rows
-from kernels.op import Cost, Inputs, Shape, Variant, count_processors, is_interpreting, runs_triton
+from kernels.op import (
+    Cost,
+    Inputs,
+    Shape,
+    Variant,
+    count_processors,
+    is_interpreting,
+    round_up_to_power_of_2,
+    runs_triton,
+)
 from kernels.paged_attention import variants
 from kernels.paged_attention.batch import PagedBatch, make_baselines, make_batch, make_layouts, naive_paged_attention
 from kernels.paged_attention.variants import fit_to_card
+
+
+def can_split_head(head_dim: int) -> bool:
+    """Return whether the kernel takes heads of this width."""
+    main, tail = split_head(head_dim)
+    return main >= MIN_HEAD_DIM and (tail == 0 or (tail >= MIN_HEAD_DIM and tail & (tail - 1) == 0))
+
+
+def split_head(head_dim: int) -> tuple[int, int]:
+    """Return the largest power of two that is not above a head's width, and the rest."""
+    main = 1 << (head_dim.bit_length() - 1)
+    return main, head_dim - main
+
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MIN_HEAD_DIM = 16
@@ -22,7 +44,7 @@ MIN_HEAD_DIM = 16
 def run_paged_attention(
     query: Tensor,
     pool_keys: Tensor,
-    pool_values: Tensor,
+    pool_values: Tensor | None,
     batch: PagedBatch,
     window: int | None = None,
     scale: float | None = None,
@@ -32,25 +54,28 @@ def run_paged_attention(
 
     query: [num_tokens, num_heads, head_dim]. pool_keys, pool_values: [num_slots, num_kv_heads, head_dim], or in int8
     uint8 [num_slots, num_kv_heads, head_dim + 2] (`kernels.attention.KVFormat`); the query heads [g * group,
-    (g + 1) * group) use KV head g. Scores are multiplied by `scale`, or head_dim**-0.5; with a `cap`, a score x becomes
-    cap * tanh(x / cap). Returns [num_tokens, num_heads, head_dim], contiguous. A row that sees nothing is NaN; rows
-    that belong to no sequence are undefined.
+    (g + 1) * group) use KV head g. Without pool_values the keys are values, too (latent attention). Scores are
+    multiplied by `scale`, or head_dim**-0.5; with a `cap`, a score x becomes cap * tanh(x / cap). Returns [num_tokens,
+    num_heads, head_dim], contiguous. A row that sees nothing is NaN; rows that belong to no sequence are undefined.
 
     The kernel does not wait for the device. Raises ValueError if shapes, dtypes or devices do not fit.
     """
-    _check_tensors(query, pool_keys, pool_values)
+    _check_tensors(query, pool_keys, pool_keys if pool_values is None else pool_values)
     _check_batch(query, batch, window)
     if not runs_triton(query):
-        return naive_paged_attention(query, pool_keys, pool_values, batch, window, scale, cap)
+        values = pool_keys if pool_values is None else pool_values
+        return naive_paged_attention(query, pool_keys, values, batch, window, scale, cap)
     from kernels.winners import get_variant
 
-    _check_kernel_layout(query, pool_keys, pool_values, batch)
-    shape = get_shape(query, pool_keys, batch, window)
+    _check_kernel_layout(query, pool_keys, pool_keys if pool_values is None else pool_values, batch)
+    shape = get_shape(query, pool_keys, pool_values, batch, window)
     variant = get_variant(OP, shape, query.device, query.dtype)
     return launch(query, pool_keys, pool_values, batch, window, variant, scale, cap)
 
 
-def get_shape(query: Tensor, pool_keys: Tensor, batch: PagedBatch, window: int | None) -> Shape:
+def get_shape(
+    query: Tensor, pool_keys: Tensor, pool_values: Tensor | None, batch: PagedBatch, window: int | None
+) -> Shape:
     """Return the shape of a batch, without asking the device."""
     num_kv_heads, head_dim = pool_keys.shape[1], query.shape[2]
     shape = {
@@ -65,6 +90,7 @@ def get_shape(query: Tensor, pool_keys: Tensor, batch: PagedBatch, window: int |
         "window": window or 0,
     }
     shape |= {"int8": 1} if pool_keys.dtype == torch.uint8 else {}
+    shape |= {"latent": 1} if pool_values is None else {}
     return shape | {"processors": count_processors(query.device)} if query.is_cuda else shape
 
 
@@ -111,8 +137,10 @@ def _check_kernel_layout(query: Tensor, pool_keys: Tensor, pool_values: Tensor, 
     head_dim = query.shape[2]
     if query.dtype not in DTYPES:
         raise ValueError(f"the kernel takes {', '.join(map(str, DTYPES))}, not {query.dtype}")
-    if head_dim < MIN_HEAD_DIM or head_dim & (head_dim - 1):
-        raise ValueError(f"head_dim must be a power of two, at least {MIN_HEAD_DIM}, not {head_dim}")
+    if not can_split_head(head_dim):
+        raise ValueError(
+            f"head_dim must be a power of two or the sum of two, each at least {MIN_HEAD_DIM}, not {head_dim}"
+        )
     if query.stride(2) != 1 or pool_keys.stride(2) != 1 or pool_keys.stride() != pool_values.stride():
         raise ValueError("heads must be contiguous, and keys and values have the same strides")
     if pool_keys.dtype == torch.uint8 and not pool_keys.is_contiguous():
@@ -129,8 +157,8 @@ LOG2_E = 1.4426950408889634
 SEQS_AT_ONCE = 128
 """Sequences that a program searches with one load to find its own."""
 
-CHUNKS_AT_ONCE = 32
-"""Partial results that the merge has in flight: 16 KB for a head of 128, 32 numbers a thread."""
+NUMBERS_AT_ONCE = 8192
+"""Numbers of partial results that the merge has in flight: 64 a thread."""
 
 HOPPER = 9
 """The major compute capability of Hopper."""
@@ -142,7 +170,7 @@ SHARED_BYTES = 99 * 1024
 def launch(
     query: Tensor,
     pool_keys: Tensor,
-    pool_values: Tensor,
+    pool_values: Tensor | None,
     batch: PagedBatch,
     window: int | None,
     variant: Variant,
@@ -162,12 +190,13 @@ def launch(
         on_hopper, most_bytes = _get_card_limits(query.device)
         variant = fit_to_card(variant, head_dim, query.dtype, on_hopper, most_bytes)
     scale = head_dim**-0.5 if scale is None else scale
+    main, tail = split_head(head_dim)
     rows, num_chunks = variant["rows"], count_chunks(batch.max_seq_len, variant)
     shape = (num_chunks, num_tokens, num_heads)
     is_cut = num_chunks > 1
     shares = torch.empty((*shape, head_dim), dtype=torch.float32, device=query.device) if is_cut else out
     levels = torch.empty(shape, dtype=torch.float32, device=query.device) if is_cut else None
-    pools: Sequence[Tensor] = (pool_keys, pool_values)
+    pools: Sequence[Tensor] = (pool_keys, pool_keys if pool_values is None else pool_values)
     scales: Sequence[Tensor | None] = (None, None)
     head_stride, scale_stride = pool_keys.stride(1), 0
     if pool_keys.dtype == torch.uint8:
@@ -197,7 +226,9 @@ def launch(
         SLOT_STRIDE=pool_keys.stride(0),
         HEAD_STRIDE=head_stride,
         GROUP=group,
-        HEAD_DIM=head_dim,
+        HEAD_DIM=main,
+        TAIL=tail,
+        KEYS_ARE_VALUES=pool_values is None,
         PAGE_SIZE=batch.page_size,
         WINDOW=window or 0,
         CAPS=cap is not None,
@@ -222,11 +253,17 @@ def launch(
             num_rows,
             WINDOW=bool(window),
             HEAD_DIM=head_dim,
-            CHUNKS=CHUNKS_AT_ONCE,
+            BLOCK_DIM=main if tail == 0 else 2 * main,
+            CHUNKS=count_chunks_at_once(head_dim),
             num_warps=4,
             enable_fp_fusion=True,
         )
     return out
+
+
+def count_chunks_at_once(head_dim: int) -> int:
+    """Return how many partial results of a row the merge has in flight."""
+    return min(32, NUMBERS_AT_ONCE // round_up_to_power_of_2(head_dim))
 
 
 def count_chunks(num_keys: int, variant: Variant) -> int:
@@ -275,7 +312,7 @@ class PagedAttention:
     heads for each, and `head_dim`; `page_size`; `window`, 0 for none; `places`, the number of places at which the rows
     stand, evenly spread, 1 for the end; and for parity checks `uneven`, the number of rows that each sequence has fewer
     than the one before, `caps` (1) where scores have a cap and a scale of their own, and `int8` (1) where keys and
-    values are stored so.
+    values are stored so. `latent` (1): values are the keys.
     """
 
     name = "paged_attention"
@@ -295,6 +332,11 @@ class PagedAttention:
         _make_shape(5, 70, (2, 3, 64), page_size=16, num_seqs=2, uneven=2, int8=1),
         _make_shape(1, 300, (1, 2, 64), page_size=16, int8=1),
         _make_shape(6, 40, (2, 2, 128), page_size=16, window=9, caps=1, int8=1),
+        _make_shape(5, 70, (1, 6, 48), page_size=16, num_seqs=2, uneven=2, latent=1),
+        _make_shape(1, 300, (1, 2, 80), page_size=16),
+        _make_shape(6, 300, (1, 4, 96), page_size=16, window=30),
+        _make_shape(3, 40, (2, 2, 96), page_size=8, int8=1, latent=1),
+        _make_shape(2, 33, (1, 16, 576), latent=1),
     )
     benchmark_shapes: Sequence[Shape] = tuple(_make_benchmark_shapes())
 
@@ -323,7 +365,7 @@ class PagedAttention:
         return {
             "query": query,
             "pool_keys": pool(),
-            "pool_values": pool(),
+            "pool_values": None if shape.get("latent") else pool(),
             "batch": batch,
             "window": shape["window"] or None,
             "scale": 0.3 if shape.get("caps") else None,
@@ -334,11 +376,15 @@ class PagedAttention:
         return (run_paged_attention(**inputs) if variant is None else launch(**inputs, variant=variant),)
 
     def reference(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        return (naive_paged_attention(**inputs),)
+        values = inputs["pool_keys"] if inputs["pool_values"] is None else inputs["pool_values"]
+        return (naive_paged_attention(**{**inputs, "pool_values": values}),)
 
     def torch_baselines(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
         """Return SDPA and FlexAttention over contiguous keys, which a paged pool does not have; nothing of int8."""
-        return {} if inputs["pool_keys"].dtype == torch.uint8 else make_baselines(**inputs)
+        if inputs["pool_keys"].dtype == torch.uint8:
+            return {}
+        values = inputs["pool_keys"] if inputs["pool_values"] is None else inputs["pool_values"]
+        return make_baselines(**{**inputs, "pool_values": values})
 
     def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
         """Count the bytes and operations.
@@ -350,7 +396,7 @@ class PagedAttention:
         num_rows = sum(len(one.key_ends) for one in each)
         head_dim, num_kv_heads = shape["head_dim"], shape["num_kv_heads"]
         num_heads = num_kv_heads * shape["group"]
-        num_read = 2 * num_kv_heads * sum(one.num_keys for one in each)
+        num_read = (1 if shape.get("latent") else 2) * num_kv_heads * sum(one.num_keys for one in each)
         head_bytes = head_dim + SCALE_BYTES if shape.get("int8") else head_dim * dtype.itemsize
         ints = num_rows + 3 * len(each) + 1 + sum(one.num_pages(page_size) for one in each)
         num_bytes = num_read * head_bytes + 2 * num_heads * num_rows * head_dim * dtype.itemsize + ints * INT_BYTES

@@ -92,8 +92,9 @@ def default(shape: Shape) -> Variant:
     num_seqs = _get_class_limit(shape["num_seqs"], SEQ_BORDERS)
     num_tokens = num_seqs if num_rows == 1 else _get_class_limit(_count_tokens(shape), ROW_BORDERS)
     rows = _choose_block(num_rows * shape["group"])
+    is_wide = shape["head_dim"] > 256
     if shape["head_dim"] > 128:
-        rows = min(rows, 64)
+        rows = min(rows, 32 if is_wide else 64)
     num_blocks = min(-(-num_rows * shape["group"] // rows) * num_seqs, num_tokens * shape["group"] // rows + num_seqs)
     processors = shape.get("processors", NUM_PROCESSORS)
     at_once = processors if rows * shape["head_dim"] > 64 * 128 else 2 * processors
@@ -103,11 +104,11 @@ def default(shape: Shape) -> Variant:
     splits = min(max(most, num_long), -(-num_keys // chunk), _count_most_partials(shape, num_tokens))
     return {
         "rows": rows,
-        "keys": 32 if shape["head_dim"] > 128 else 64,
+        "keys": 32 if shape["head_dim"] > 128 and not is_wide else 64,
         "splits": max(1, splits),
         "chunk": chunk,
-        "num_warps": 8 if rows * shape["head_dim"] > 64 * 128 else 4,
-        "num_stages": 3,
+        "num_warps": 4 if is_wide and rows == 16 else 8 if rows * shape["head_dim"] > 64 * 128 else 4,
+        "num_stages": 2 if is_wide else 3,
     }
 
 
@@ -129,7 +130,7 @@ def shape_class(shape: Shape) -> str:
     return " ".join(
         [
             *(f"{name}={value}" for name, value in parts.items()),
-            *(name for name in ("window", "int8") if shape.get(name)),
+            *(name for name in ("window", "int8", "latent") if shape.get(name)),
         ]
     )
 

@@ -69,4 +69,4 @@ class Record:
 
     slots: Tensor  # int64 [num_tokens], no two the same
     keys: Tensor  # [num_stored, num_kv_heads, head_dim]
-    values: Tensor
+    values: Tensor | None  # None with latent attention

@@ -22,7 +22,7 @@ def rope_write(
     sin: Tensor,
     slots: Tensor,
     pool_keys: Tensor,
-    pool_values: Tensor,
+    pool_values: Tensor | None,
     num_heads: int,
     record: Record | None = None,
     key_bias: Tensor | None = None,
@@ -40,6 +40,8 @@ def rope_write(
     Pools and record in int8 are uint8 [num_slots, num_kv_heads, head_dim + 2] (`kernels.attention.KVFormat`). key_bias,
     key_scales: float32 [num_kv_heads, head_dim], for int8 alone: keys with RoPE are divided by the scales and queries
     multiplied, and recorded keys are stored without the bias. Both numbers of a pair have one scale, a power of two.
+
+    With latent attention there are no values: pool_values is None, the record's, too, and heads are queries and keys.
 
     Returns [num_tokens, num_heads, head_dim]. `heads` is not changed.
     """
@@ -67,21 +69,30 @@ def rope_write(
 
 
 def _check(
-    heads: Tensor, cos: Tensor, sin: Tensor, slots: Tensor, pool_keys: Tensor, pool_values: Tensor, num_heads: int
+    heads: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slots: Tensor,
+    pool_keys: Tensor,
+    pool_values: Tensor | None,
+    num_heads: int,
 ) -> None:
     num_tokens, num_all, head_dim = heads.shape
     num_kv_heads, is_int8 = pool_keys.shape[1], pool_keys.dtype == torch.uint8
-    if pool_keys.shape != pool_values.shape or pool_keys.shape[2] != head_dim + (SCALE_BYTES if is_int8 else 0):
-        raise ValueError(f"heads of {head_dim} do not fit pools {list(pool_keys.shape)} and {list(pool_values.shape)}")
-    if num_all != num_heads + 2 * num_kv_heads:
+    pools = [pool_keys] if pool_values is None else [pool_keys, pool_values]
+    if any(each.shape != (*pool_keys.shape[:2], head_dim + (SCALE_BYTES if is_int8 else 0)) for each in pools):
+        raise ValueError(
+            f"heads of {head_dim} do not fit pools {' and '.join(str(list(each.shape)) for each in pools)}"
+        )
+    if num_all != num_heads + len(pools) * num_kv_heads:
         raise ValueError(f"{num_all} heads are not {num_heads} queries and {num_kv_heads} keys and values")
     if not cos.shape == sin.shape == (num_tokens, head_dim // 2):
         raise ValueError(f"angles {list(cos.shape)} and {list(sin.shape)} do not fit heads {list(heads.shape)}")
     if slots.shape != (num_tokens,):
         raise ValueError(f"{num_tokens} tokens need as many slots, not {list(slots.shape)}")
-    if pool_keys.dtype != pool_values.dtype or (heads.dtype != pool_keys.dtype and not is_int8):
-        raise ValueError(f"heads are {heads.dtype}, the pools {pool_keys.dtype} and {pool_values.dtype}")
-    if not all(each.is_contiguous() for each in (heads, cos, sin, slots, pool_keys, pool_values)):
+    if pools[-1].dtype != pool_keys.dtype or (heads.dtype != pool_keys.dtype and not is_int8):
+        raise ValueError(f"heads are {heads.dtype}, the pools {pool_keys.dtype} and {pools[-1].dtype}")
+    if not all(each.is_contiguous() for each in (heads, cos, sin, slots, *pools)):
         raise ValueError("heads, angles, slots and pools must be contiguous")
 
 
@@ -91,7 +102,7 @@ def naive_rope_write(
     sin: Tensor,
     slots: Tensor,
     pool_keys: Tensor,
-    pool_values: Tensor,
+    pool_values: Tensor | None,
     num_heads: int,
     record: Record | None = None,
     key_bias: Tensor | None = None,
@@ -108,7 +119,8 @@ def naive_rope_write(
         if key_scales is not None:
             query, keys = query * key_scales.repeat_interleave(num_heads // num_kv_heads, dim=0), keys / key_scales
         before_rope = before_rope if key_bias is None else before_rope - key_bias
-        keys, values, before_rope = map(encode_heads, (keys, values, before_rope))
+        keys, before_rope = map(encode_heads, (keys, before_rope))
+        values = values if pool_values is None else encode_heads(values)
     _write(pool_keys, slots, keys)
     _write(pool_values, slots, values)
     if record is not None:
@@ -117,9 +129,10 @@ def naive_rope_write(
     return query.to(heads.dtype).contiguous()
 
 
-def _write(rows: Tensor, slots: Tensor, values: Tensor) -> None:
-    written = slots >= 0
-    rows[slots[written]] = values[written]
+def _write(rows: Tensor | None, slots: Tensor, values: Tensor) -> None:
+    if rows is not None:
+        written = slots >= 0
+        rows[slots[written]] = values[written]
 
 
 SPARE_SLOTS = 5
@@ -131,7 +144,7 @@ MAX_PAIRS = 8192
 
 class RopeWrite:
     """The op. A shape has num_tokens, num_heads, num_kv_heads, head_dim and is_recorded (0 or 1); `int8` (1) where keys
-    and values are stored so.
+    and values are stored so; `latent` (1) where there are no values.
     """
 
     name = "rope_write"
@@ -144,6 +157,8 @@ class RopeWrite:
         {"num_tokens": 3, "num_heads": 2, "num_kv_heads": 2, "head_dim": 256, "is_recorded": 1},
         {"num_tokens": 7, "num_heads": 4, "num_kv_heads": 2, "head_dim": 64, "is_recorded": 1, "int8": 1},
         {"num_tokens": 3, "num_heads": 3, "num_kv_heads": 3, "head_dim": 24, "is_recorded": 0, "int8": 1},
+        {"num_tokens": 5, "num_heads": 4, "num_kv_heads": 1, "head_dim": 576, "is_recorded": 1, "latent": 1},
+        {"num_tokens": 4, "num_heads": 3, "num_kv_heads": 1, "head_dim": 48, "is_recorded": 1, "int8": 1, "latent": 1},
     )
     benchmark_shapes: Sequence[Shape] = tuple(
         {"num_tokens": each, "num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": 128, "is_recorded": kept}
@@ -179,12 +194,15 @@ class RopeWrite:
         tokens = next(each for each in (1, 4, 16, 64, 256, 1024, 4096, 1 << 62) if shape["num_tokens"] <= each)
         most = "more" if tokens == 1 << 62 else str(tokens)
         heads = f"heads={shape['num_heads']}+{shape['num_kv_heads']} head_dim={shape['head_dim']}"
-        return f"{heads} recorded={shape['is_recorded']} tokens<={most}{' int8' if shape.get('int8') else ''}"
+        return f"{heads} recorded={shape['is_recorded']} tokens<={most}" + "".join(
+            f" {name}" for name in ("int8", "latent") if shape.get(name)
+        )
 
     def inputs(self, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Inputs:
         """Make angles of any positions; from three tokens on, one token is not written and another one not recorded."""
         num_tokens, num_kv_heads, head_dim = shape["num_tokens"], shape["num_kv_heads"], shape["head_dim"]
-        num_all = shape["num_heads"] + 2 * num_kv_heads
+        is_latent = bool(shape.get("latent"))
+        num_all = shape["num_heads"] + (1 if is_latent else 2) * num_kv_heads
         angles = torch.randn(num_tokens, head_dim // 2, device=device, generator=generator) * 100
         num_slots = num_tokens + SPARE_SLOTS
         slots, record_slots = (
@@ -207,9 +225,9 @@ class RopeWrite:
             "sin": angles.sin(),
             "slots": slots,
             "pool_keys": pools[0],
-            "pool_values": pools[1],
+            "pool_values": None if is_latent else pools[1],
             "num_heads": shape["num_heads"],
-            "record": Record(record_slots, pools[2], pools[3]) if shape["is_recorded"] else None,
+            "record": Record(record_slots, pools[2], None if is_latent else pools[3]) if shape["is_recorded"] else None,
             "key_bias": key_bias,
             "key_scales": key_scales,
         }
@@ -226,6 +244,7 @@ class RopeWrite:
                 "head_dim": heads.shape[2],
                 "is_recorded": int(inputs["record"] is not None),
                 "int8": int(pool_keys.dtype == torch.uint8),
+                "latent": int(inputs["pool_values"] is None),
             }
             variant = get_variant(self, shape, heads.device, heads.dtype)
         return _list_outputs(launch(**inputs, variant=variant), inputs)
@@ -264,10 +283,12 @@ class RopeWrite:
             def call() -> tuple[Tensor, ...]:
                 rotated = rope(heads[:, :num_rotated], cos, sin)
                 inputs["pool_keys"].index_copy_(0, slots, rotated[written, num_heads:])
-                inputs["pool_values"].index_copy_(0, slots, heads[written, num_rotated:])
+                if inputs["pool_values"] is not None:
+                    inputs["pool_values"].index_copy_(0, slots, heads[written, num_rotated:])
                 if record is not None:
                     record.keys.index_copy_(0, record_slots, heads[recorded, num_heads:num_rotated])
-                    record.values.index_copy_(0, record_slots, heads[recorded, num_rotated:])
+                    if record.values is not None:
+                        record.values.index_copy_(0, record_slots, heads[recorded, num_rotated:])
                 return _list_outputs(rotated[:, :num_heads].contiguous(), inputs)
 
             return call
@@ -280,9 +301,12 @@ class RopeWrite:
         A pair takes four products and two sums.
         """
         num_heads, num_kv_heads, is_recorded = (shape[name] for name in ("num_heads", "num_kv_heads", "is_recorded"))
-        num_moved = 2 * num_heads + 2 * num_kv_heads  # numbers of heads; keys and values are written as they are stored
+        num_parts = 1 if shape.get("latent") else 2
+        num_moved = (
+            2 * num_heads + num_parts * num_kv_heads
+        )  # numbers of heads; keys and values are written as they are stored
         head_bytes = shape["head_dim"] + SCALE_BYTES if shape.get("int8") else shape["head_dim"] * dtype.itemsize
-        stored_bytes = 2 * num_kv_heads * (1 + is_recorded) * head_bytes
+        stored_bytes = num_parts * num_kv_heads * (1 + is_recorded) * head_bytes
         angle_bytes = shape["head_dim"] * torch.float32.itemsize
         slot_bytes = (1 + is_recorded) * torch.int64.itemsize
         token_bytes = num_moved * shape["head_dim"] * dtype.itemsize + stored_bytes + angle_bytes + slot_bytes
@@ -293,7 +317,8 @@ class RopeWrite:
 def _list_outputs(query: Tensor, inputs: Inputs) -> tuple[Tensor, ...]:
     record: Record | None = inputs["record"]
     recorded = () if record is None else (record.keys, record.values)
-    return query, inputs["pool_keys"], inputs["pool_values"], *recorded
+    written = query, inputs["pool_keys"], inputs["pool_values"], *recorded
+    return tuple(each for each in written if each is not None)
 
 
 def _find_written_rows(slots: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,15 +14,23 @@ from kernels.rope import Record
 from kernels.rope.kernel import rotate_pair
 
 
+@triton.jit
+def _store_halves(rows, place, half: tl.constexpr, first, second, mask):
+    """Write both halves of heads to places of some rows, if there are any rows."""
+    if rows is not None:
+        tl.store(rows + place, first.to(rows.dtype.element_ty), mask=mask)
+        tl.store(rows + place + half, second.to(rows.dtype.element_ty), mask=mask)
+
+
 @triton.jit(do_not_specialize=["num_tokens"])
 def rope_write_kernel(
-    heads,  # [num_tokens, num_heads + 2 * num_kv_heads, head_dim]
+    heads,  # [num_tokens, num_heads + 2 * num_kv_heads, head_dim], or without values
     cos,  # float32 [num_tokens, head_dim // 2]
     sin,
     slots,  # int64 [num_tokens]
     query,  # [num_tokens, num_heads, head_dim]
     pool_keys,  # [num_slots, num_kv_heads, head_dim]
-    pool_values,
+    pool_values,  # or None, as record_values
     record_slots,  # int64 [num_tokens], or None
     record_keys,  # [num_stored, num_kv_heads, head_dim]
     record_values,
@@ -49,7 +57,8 @@ def rope_write_kernel(
     is_own = (token < num_tokens) & (dim < half)
     cosines = tl.load(cos + token * half + dim, mask=is_own)
     sines = tl.load(sin + token * half + dim, mask=is_own)
-    row = heads + token * ((num_heads + 2 * num_kv_heads) * head_dim)
+    num_parts: tl.constexpr = 1 if pool_values is None else 2
+    row = heads + token * ((num_heads + num_parts * num_kv_heads) * head_dim)
 
     if group < num_query_groups:
         head = group * block_heads + tl.arange(0, block_heads)[None, :, None]
@@ -62,18 +71,20 @@ def rope_write_kernel(
             factor = tl.load(key_scales + head // (num_heads // num_kv_heads) * head_dim + dim, mask=mask, other=1.0)
             first *= factor
             second *= factor
-        target = query + token * (num_heads * head_dim) + head * head_dim + dim
-        tl.store(target, first.to(query.dtype.element_ty), mask=mask)
-        tl.store(target + half, second.to(query.dtype.element_ty), mask=mask)
+        target = token * (num_heads * head_dim) + head * head_dim + dim
+        _store_halves(query, target, half, first, second, mask)
     else:
         head = (group - num_query_groups) * block_heads + tl.arange(0, block_heads)[None, :, None]
         mask = is_own & (head < num_kv_heads)
         source = row + (num_heads + head) * head_dim + dim
         first_key = tl.load(source, mask=mask)
         second_key = tl.load(source + half, mask=mask)
-        value_source = source + num_kv_heads * head_dim
-        first_value = tl.load(value_source, mask=mask)
-        second_value = tl.load(value_source + half, mask=mask)
+        first_value = first_key
+        second_value = second_key
+        if pool_values is not None:
+            value_source = source + num_kv_heads * head_dim
+            first_value = tl.load(value_source, mask=mask)
+            second_value = tl.load(value_source + half, mask=mask)
         first, second = rotate_pair(first_key.to(tl.float32), second_key.to(tl.float32), cosines, sines)
         slot = tl.load(slots + token, mask=token < num_tokens, other=-1)
         if pool_key_scales is not None:
@@ -83,17 +94,18 @@ def rope_write_kernel(
                 first = tl.div_rn(first, tl.broadcast_to(factor, first.shape))
                 second = tl.div_rn(second, tl.broadcast_to(factor, second.shape))
             keys, other_keys, key_steps = encode_pairs(first, second, mask)
-            values, other_values, value_steps = encode_pairs(
-                first_value.to(tl.float32), second_value.to(tl.float32), mask
-            )
             store_pairs(
                 pool_keys, pool_key_scales, slot, head, dim, keys, other_keys, key_steps, is_written,
                 num_kv_heads, head_dim,
             )  # fmt: skip
-            store_pairs(
-                pool_values, pool_value_scales, slot, head, dim, values, other_values, value_steps, is_written,
-                num_kv_heads, head_dim,
-            )  # fmt: skip
+            if pool_values is not None:
+                values, other_values, value_steps = encode_pairs(
+                    first_value.to(tl.float32), second_value.to(tl.float32), mask
+                )
+                store_pairs(
+                    pool_values, pool_value_scales, slot, head, dim, values, other_values, value_steps, is_written,
+                    num_kv_heads, head_dim,
+                )  # fmt: skip
             if record_slots is not None:
                 first = first_key.to(tl.float32)
                 second = second_key.to(tl.float32)
@@ -107,25 +119,22 @@ def rope_write_kernel(
                     record_keys, record_key_scales, slot, head, dim, keys, other_keys, key_steps, is_written,
                     num_kv_heads, head_dim,
                 )  # fmt: skip
-                store_pairs(
-                    record_values, record_value_scales, slot, head, dim, values, other_values, value_steps,
-                    is_written, num_kv_heads, head_dim,
-                )  # fmt: skip
+                if pool_values is not None:
+                    store_pairs(
+                        record_values, record_value_scales, slot, head, dim, values, other_values, value_steps,
+                        is_written, num_kv_heads, head_dim,
+                    )  # fmt: skip
         else:
             place = slot * (num_kv_heads * head_dim) + head * head_dim + dim
             is_written = mask & (slot >= 0)
-            tl.store(pool_keys + place, first.to(pool_keys.dtype.element_ty), mask=is_written)
-            tl.store(pool_keys + place + half, second.to(pool_keys.dtype.element_ty), mask=is_written)
-            tl.store(pool_values + place, first_value, mask=is_written)
-            tl.store(pool_values + place + half, second_value, mask=is_written)
+            _store_halves(pool_keys, place, half, first, second, is_written)
+            _store_halves(pool_values, place, half, first_value, second_value, is_written)
             if record_slots is not None:
                 slot = tl.load(record_slots + token, mask=token < num_tokens, other=-1)
                 place = slot * (num_kv_heads * head_dim) + head * head_dim + dim
                 is_written = mask & (slot >= 0)
-                tl.store(record_keys + place, first_key, mask=is_written)
-                tl.store(record_keys + place + half, second_key, mask=is_written)
-                tl.store(record_values + place, first_value, mask=is_written)
-                tl.store(record_values + place + half, second_value, mask=is_written)
+                _store_halves(record_keys, place, half, first_key, second_key, is_written)
+                _store_halves(record_values, place, half, first_value, second_value, is_written)
 
 
 def launch(
@@ -134,7 +143,7 @@ def launch(
     sin: Tensor,
     slots: Tensor,
     pool_keys: Tensor,
-    pool_values: Tensor,
+    pool_values: Tensor | None,
     num_heads: int,
     record: Record | None,
     key_bias: Tensor | None,

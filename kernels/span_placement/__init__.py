@@ -59,7 +59,7 @@ def place_layers(
     key_bias: Tensor | None = None,
     key_scales: Tensor | None = None,
 ) -> None:
-    """Do the same as `place` in every layer, with one launch on a card.
+    """Do the same as `place` in every layer, with one launch on a card. Values may be empty: then there are only keys.
 
     Keys and values in int8 are uint8 [num_slots, num_kv_heads, head_dim + 2] (`kernels.attention.KVFormat`). key_bias,
     key_scales: float32 [num_layers, num_kv_heads, head_dim], for int8 alone: the bias is added to keys before RoPE, and
@@ -70,7 +70,9 @@ def place_layers(
         return
     device = pool_keys[0].device
     if not runs_triton(pool_keys[0]):
-        for at, layer in enumerate(zip(keys, values, pool_keys, pool_values, strict=True)):
+        pairs: Sequence[tuple[Tensor | None, Tensor | None]] = list(zip(values, pool_values, strict=True))
+        for at, (own_values, target_values) in enumerate(pairs or [(None, None)] * len(keys)):
+            layer = keys[at], own_values, pool_keys[at], target_values
             if pool_keys[0].dtype == torch.uint8:
                 own = (None if each is None else each[at] for each in (key_bias, key_scales))
                 naive_place(*layer[:2], source_slots, cos, sin, *layer[2:], target_slots, *own)
@@ -105,7 +107,7 @@ def _check(
     pool_values: Sequence[Tensor],
     target_slots: Tensor,
 ) -> None:
-    if not len(keys) == len(values) == len(pool_keys) == len(pool_values) > 0:
+    if not len(keys) == len(pool_keys) > 0 or not len(values) == len(pool_values) in (0, len(keys)):
         raise ValueError(f"{len(keys)} and {len(values)} layers are not {len(pool_keys)} and {len(pool_values)}")
     num_tokens, row = len(source_slots), pool_keys[0].shape[1:]
     head_dim = row[1] - SCALE_BYTES if pool_keys[0].dtype == torch.uint8 else row[1]

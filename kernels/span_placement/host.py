@@ -50,12 +50,12 @@ TOKENS = 4096
 
 def place_on_cpu(
     keys: Tensor,
-    values: Tensor,
+    values: Tensor | None,
     source_slots: Tensor,
     cos: Tensor,
     sin: Tensor,
     pool_keys: Tensor,
-    pool_values: Tensor,
+    pool_values: Tensor | None,
     target_slots: Tensor,
     scratch: Scratch,
 ) -> None:
@@ -69,4 +69,5 @@ def place_on_cpu(
             pool_keys[target] = rotated
         else:
             write(pool_keys, target, rotated)
-        write(pool_values, target, read(values, source, stored).to(pool_values.device))
+        if values is not None and pool_values is not None:
+            write(pool_values, target, read(values, source, stored).to(pool_values.device))

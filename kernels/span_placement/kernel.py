@@ -25,7 +25,7 @@ MAX_ALIGNMENT = 16
 
 @triton.jit(do_not_specialize=["num_tokens", "num_layers"])
 def place_kernel(
-    addresses,  # int64 [4, num_layers]: where each layer's keys, values, pool_keys and pool_values begin
+    addresses,  # int64 [4, num_layers]: where each layer's keys, values, pool_keys and pool_values begin; or [2, ...]
     source_slots,  # int64 [num_tokens]
     cos,  # float32 [num_tokens, head_dim // 2]
     sin,
@@ -43,6 +43,7 @@ def place_kernel(
     block_layers: tl.constexpr,
     block_half: tl.constexpr,
     alignment: tl.constexpr,
+    has_values: tl.constexpr,
 ):
     """Place a block of tokens and a group of heads in several layers, reading the angles once."""
     half: tl.constexpr = head_dim // 2
@@ -62,13 +63,15 @@ def place_kernel(
     first_layer = tl.program_id(2) * block_layers
     for layer in range(first_layer, tl.minimum(first_layer + block_layers, num_layers)):
         keys = _load_pointer(addresses + layer, pool, alignment)
-        values = _load_pointer(addresses + num_layers + layer, pool, alignment)
-        pool_keys = _load_pointer(addresses + 2 * num_layers + layer, pool, alignment)
-        pool_values = _load_pointer(addresses + 3 * num_layers + layer, pool, alignment)
+        pool_keys_at = addresses + (2 if has_values else 1) * num_layers + layer
+        pool_keys = _load_pointer(pool_keys_at, pool, alignment)
         first = tl.load(keys + source, mask=mask)
         second = tl.load(keys + source + half, mask=mask)
-        first_value = tl.load(values + source, mask=mask)
-        second_value = tl.load(values + source + half, mask=mask)
+        if has_values:
+            values = _load_pointer(addresses + num_layers + layer, pool, alignment)
+            pool_values = _load_pointer(addresses + 3 * num_layers + layer, pool, alignment)
+            first_value = tl.load(values + source, mask=mask)
+            second_value = tl.load(values + source + half, mask=mask)
         if halves is not None:
             scales_at = num_kv_heads * half + head
             from_slot = source_slot * (token_width // HALF_BYTES) + scales_at
@@ -88,22 +91,22 @@ def place_kernel(
                 first = tl.div_rn(first, tl.broadcast_to(factor, first.shape))
                 second = tl.div_rn(second, tl.broadcast_to(factor, second.shape))
             first, second, scales = encode_pairs(first, second, mask)
-            own_halves = _load_pointer(addresses + 2 * num_layers + layer, halves, 2)
+            own_halves = _load_pointer(pool_keys_at, halves, 2)
             store_pairs(
                 pool_keys, own_halves, target_slot, head, dim, first, second, scales, has_scales, num_kv_heads, head_dim
             )
-            value_scales = tl.load(
-                _load_pointer(addresses + num_layers + layer, halves, 2) + from_slot, mask=has_scales
-            )
-            tl.store(
-                _load_pointer(addresses + 3 * num_layers + layer, halves, 2) + to_slot, value_scales, mask=has_scales
-            )
+            if has_values:
+                own_halves = _load_pointer(addresses + num_layers + layer, halves, 2)
+                value_scales = tl.load(own_halves + from_slot, mask=has_scales)
+                own_halves = _load_pointer(addresses + 3 * num_layers + layer, halves, 2)
+                tl.store(own_halves + to_slot, value_scales, mask=has_scales)
         else:
             first, second = rotate_pair(first.to(tl.float32), second.to(tl.float32), cosines, sines)
             tl.store(pool_keys + target, first.to(pool.dtype.element_ty), mask=mask)
             tl.store(pool_keys + target + half, second.to(pool.dtype.element_ty), mask=mask)
-        tl.store(pool_values + target, first_value, mask=mask)
-        tl.store(pool_values + target + half, second_value, mask=mask)
+        if has_values:
+            tl.store(pool_values + target, first_value, mask=mask)
+            tl.store(pool_values + target + half, second_value, mask=mask)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -177,6 +180,7 @@ def launch(
         head_dim=head_dim,
         block_half=triton.next_power_of_2(head_dim // 2),
         alignment=alignment,
+        has_values=len(values) > 0,
         enable_fp_fusion=False,  # fused operations are explicit; Triton 3.9 warns if this is not set
         **variant,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,12 +16,12 @@ from kernels.winners import get_variant
 
 def naive_place(
     keys: Tensor,
-    values: Tensor,
+    values: Tensor | None,
     source_slots: Tensor,
     cos: Tensor,
     sin: Tensor,
     pool_keys: Tensor,
-    pool_values: Tensor,
+    pool_values: Tensor | None,
     target_slots: Tensor,
     key_bias: Tensor | None = None,
     key_scales: Tensor | None = None,
@@ -33,10 +34,10 @@ def naive_place(
         wide = decode_heads(keys[source_slots], torch.float32)
         rotated = apply_rope(wide if key_bias is None else wide + key_bias, cos, sin)
         pool_keys.index_copy_(0, target_slots, encode_heads(rotated if key_scales is None else rotated / key_scales))
-        pool_values.index_copy_(0, target_slots, values[source_slots])
-        return
-    pool_keys[target_slots] = apply_rope(keys[source_slots].to(pool_keys.device), cos, sin)
-    pool_values[target_slots] = values[source_slots].to(pool_values.device)
+    else:
+        pool_keys[target_slots] = apply_rope(keys[source_slots].to(pool_keys.device), cos, sin)
+    if values is not None and pool_values is not None:
+        pool_values[target_slots] = values[source_slots].to(pool_values.device)
 
 
 SPARE_SLOTS = 5
@@ -46,8 +47,14 @@ MAX_PAIRS = 8192
 """Pairs of a program, of keys and of values: 64 of each a thread of 4 warps."""
 
 
+def _get_layer(tensors: Sequence[Tensor], layer: int) -> Tensor | None:
+    return tensors[layer] if len(tensors) else None
+
+
 class SpanPlacement:
-    """The op. A shape has num_tokens, num_layers, num_kv_heads and head_dim; `int8` (1) where all is stored so."""
+    """The op. A shape has num_tokens, num_layers, num_kv_heads and head_dim; `int8` (1) where all is stored so, and
+    `latent` (1) where there are no values.
+    """
 
     name = "span_placement"
 
@@ -57,6 +64,8 @@ class SpanPlacement:
         {"num_tokens": 17, "num_layers": 2, "num_kv_heads": 3, "head_dim": 24},
         {"num_tokens": 3, "num_layers": 5, "num_kv_heads": 1, "head_dim": 256},
         {"num_tokens": 6, "num_layers": 3, "num_kv_heads": 2, "head_dim": 64, "int8": 1},
+        {"num_tokens": 5, "num_layers": 2, "num_kv_heads": 1, "head_dim": 576, "latent": 1},
+        {"num_tokens": 7, "num_layers": 3, "num_kv_heads": 1, "head_dim": 48, "int8": 1, "latent": 1},
     )
     benchmark_shapes: Sequence[Shape] = (
         *({"num_tokens": each, "num_layers": 28, "num_kv_heads": 2, "head_dim": 128} for each in (512, 8192, 32768)),
@@ -94,7 +103,7 @@ class SpanPlacement:
         """Name the size of a token, and whether there are more than 1,024 tokens."""
         num_layers, num_kv_heads, head_dim = (shape[name] for name in ("num_layers", "num_kv_heads", "head_dim"))
         tokens = "tokens<=1024" if shape["num_tokens"] <= 1024 else "tokens>1024"
-        kind = " int8" if shape.get("int8") else ""
+        kind = "".join(f" {name}" for name in ("int8", "latent") if shape.get(name))
         return f"layers={num_layers} kv_heads={num_kv_heads} head_dim={head_dim} {tokens}{kind}"
 
     def inputs(self, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Inputs:
@@ -112,6 +121,8 @@ class SpanPlacement:
         else:
             rows = torch.full((4, num_layers, num_slots, *heads), torch.nan, dtype=dtype)
         keys, values, pool_keys, pool_values = rows.to(device)
+        if shape.get("latent"):
+            values, pool_values = values[:0], pool_values[:0]
         for layer in (*keys, *values):
             drawn = torch.randn(num_tokens, *heads, device=device, generator=generator)
             layer[source] = encode_heads(drawn) if shape.get("int8") else drawn.to(dtype)
@@ -141,6 +152,7 @@ class SpanPlacement:
                 "num_kv_heads": pool.shape[1],
                 "head_dim": 2 * inputs["cos"].shape[1],
                 "int8": int(pool.dtype == torch.uint8),
+                "latent": int(not len(inputs["values"])),
             }
             variant = get_variant(self, shape, pool.device, pool.dtype)
         launch(**inputs, variant=variant)
@@ -152,7 +164,8 @@ class SpanPlacement:
         own = ("keys", "values", "pool_keys", "pool_values")
         shared = {name: value for name, value in inputs.items() if name not in own}
         for layer in range(len(inputs["keys"])):
-            naive_place(**shared, **{name: inputs[name][layer] for name in own})
+            tensors: dict[str, Any] = {name: _get_layer(inputs[name], layer) for name in own}
+            naive_place(**shared, **tensors)
         return inputs["pool_keys"], inputs["pool_values"]
 
     def _reference_int8(self, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -161,7 +174,8 @@ class SpanPlacement:
         by_layer = ("keys", "values", "pool_keys", "pool_values", "key_bias", "key_scales")
         shared = {name: value for name, value in own.items() if name not in by_layer}
         for layer in range(len(own["keys"])):
-            naive_place(**shared, **{name: own[name][layer] for name in by_layer})
+            tensors: dict[str, Any] = {name: _get_layer(own[name], layer) for name in by_layer}
+            naive_place(**shared, **tensors)
         device = inputs["pool_keys"].device
         return own["pool_keys"].to(device), own["pool_values"].to(device)
 
@@ -179,7 +193,8 @@ class SpanPlacement:
             def call() -> tuple[Tensor, ...]:
                 found = keys.index_select(1, source)
                 pool_keys.index_copy_(1, target, rope(found.flatten(0, 1), cos, sin).view(found.shape))
-                pool_values.index_copy_(1, target, values.index_select(1, source))
+                if len(values):
+                    pool_values.index_copy_(1, target, values.index_select(1, source))
                 return pool_keys, pool_values
 
             return call
@@ -191,7 +206,7 @@ class SpanPlacement:
         row_size = shape["num_kv_heads"] * shape["head_dim"]
         head_bytes = shape["head_dim"] + SCALE_BYTES if shape.get("int8") else shape["head_dim"] * dtype.itemsize
         angle_bytes = shape["head_dim"] * torch.float32.itemsize
-        moved_bytes = 4 * shape["num_layers"] * shape["num_kv_heads"] * head_bytes
+        moved_bytes = (2 if shape.get("latent") else 4) * shape["num_layers"] * shape["num_kv_heads"] * head_bytes
         token_bytes = moved_bytes + angle_bytes + 2 * torch.int64.itemsize
         token_flops = 6 * shape["num_layers"] * (row_size // 2)
         return Cost(shape["num_tokens"] * token_bytes, shape["num_tokens"] * token_flops)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,13 +16,16 @@ from engine.config import Rope
 from engine.errors import WeightsError
 from engine.families import dump_config, parse_config
 from engine.rope_config import build_rope_scaling, read_rope
-from tests.engine.tiny import FAMILIES, LLAMA, MISTRAL, QWEN3, tiny_config
+from tests.engine.tiny import DEEPSEEK_V2, FAMILIES, LLAMA, MISTRAL, QWEN3, tiny_config
 
 LONGROPE = {"rope_type": "longrope", "short_factor": [2.0] * 4, "long_factor": [2.0] * 4, "attention_factor": 1.0}
 
 
 def raw_config(**changes: Any) -> dict[str, Any]:
     return dump_config(tiny_config()) | changes
+
+
+DEEPSEEK = dump_config(tiny_config(**DEEPSEEK_V2))
 
 
 def test_a_config_survives_the_way_through_json() -> None:
@@ -36,6 +41,16 @@ def test_a_config_survives_the_way_through_json() -> None:
     ):
         config = tiny_config(**changes)
         assert parse_config(dump_config(config)) == config
+
+
+def test_a_latent_configs_scale_of_scores_survives_too() -> None:
+    """Of YaRN, which multiplies queries and keys as a whole, not their rotated parts alone."""
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 40, "original_max_position_embeddings": 64}
+    config = parse_config(DEEPSEEK | {"rope_scaling": yarn | {"mscale": 0.707, "mscale_all_dim": 0.707}})
+    assert config.attention_scale == pytest.approx(22**-0.5 * (0.1 * 0.707 * math.log(40) + 1) ** 2)
+    again = parse_config(dump_config(config))
+    assert again.attention_scale == pytest.approx(config.attention_scale)
+    assert replace(again, attention_scale=config.attention_scale) == config
 
 
 def test_what_a_config_leaves_out_is_as_transformers_has_it() -> None:
@@ -82,12 +97,19 @@ def test_the_rope_base_is_read_from_where_either_version_of_transformers_writes_
     [
         (
             {"architectures": ["GPT2LMHeadModel"]},
-            "GPT2LMHeadModel is not supported; supported are: Gemma2ForCausalLM, .*, Llama",
+            "GPT2LMHeadModel is not supported; supported are: DeepseekV2ForCausalLM, .*, Llama",
         ),
         ({"architectures": None}, "none named"),
         ({"architectures": ["Qwen3NextForCausalLM"]}, "Qwen3NextForCausalLM is not supported: .* linear attention"),
         ({"architectures": ["Qwen3_5MoeForCausalLM"]}, "Qwen3_5MoeForCausalLM is not supported: .* rejected drafts"),
-        ({"architectures": ["DeepseekV3ForCausalLM"]}, "latent"),
+        (DEEPSEEK | {"norm_topk_prob": True}, "norm_topk_prob True is not supported for DeepseekV2ForCausalLM"),
+        (DEEPSEEK | {"moe_layer_freq": 2}, "moe_layer_freq 2 is not supported"),
+        (DEEPSEEK | {"scoring_func": "sigmoid"}, "scoring_func 'sigmoid' is not supported .*; supported: softmax"),
+        (DEEPSEEK | {"num_key_value_heads": 1}, "num_key_value_heads 1 is not supported"),
+        (
+            DEEPSEEK | {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 1},
+            "6 experts cannot be 1 of 4",
+        ),
         ({"architectures": ["Gemma3ForConditionalGeneration"]}, "take its text model"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "RoPE scaling 'dynamic'"),
         ({"rope_scaling": {"factor": 2.0, "rope_type": None}}, "RoPE scaling None"),

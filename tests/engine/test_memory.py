@@ -24,11 +24,11 @@ SIZES: dict[str, Any] = {"hidden_size": 256, "ffn_size": 1024, "vocab_size": 204
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_estimate_is_what_the_weights_take(family: str) -> None:
-    config = tiny_config(**FAMILIES[family] | SIZES)
+    changes = SIZES | ({"head_dim": FAMILIES[family]["head_dim"]} if "latent" in FAMILIES[family] else {})
+    config = tiny_config(**FAMILIES[family] | changes)
     if config.experts is not None:
-        config = replace(
-            config, experts=replace(config.experts, num_used=config.experts.num_experts)
-        )  # all are counted
+        every = {"num_used": config.experts.num_experts, "num_groups_used": config.experts.num_groups}
+        config = replace(config, experts=replace(config.experts, **every))  # all are counted
     weights = DecoderWeights.from_parameters(tiny_parameters(config))
     taken = weights.num_bytes + weights.embedding.nbytes
     assert estimate_weight_bytes(config, torch.float32) == pytest.approx(taken, rel=0.02)

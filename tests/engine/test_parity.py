@@ -75,6 +75,24 @@ PHI3 = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
 }
 
+DEEPSEEK_YARN = OWN_YARN_ROPE | {"attention_factor": None, "mscale": 0.7, "mscale_all_dim": 1.3}
+DEEPSEEK = {
+    "num_key_value_heads": 6,
+    "hidden_size": 48,
+    "kv_lora_rank": 20,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.5,
+}
+GROUPS = {"n_group": 4, "topk_group": 2}
+
 VARIANTS = {
     "llama, as many KV heads": ("Llama", {"num_key_value_heads": 6, "tie_word_embeddings": False}),
     "llama, tied, groups of 2": ("Llama", {"num_key_value_heads": 3, "tie_word_embeddings": True}),
@@ -152,6 +170,19 @@ VARIANTS = {
     "olmo2": ("Olmo2", {"num_key_value_heads": 3}),
     "olmo2, tied, biases": ("Olmo2", {"num_key_value_heads": 6, "attention_bias": True, "tie_word_embeddings": True}),
     "phi3, a part of each head, a window": ("Phi3", PHI3 | {"sliding_window": 11}),
+    "deepseek v2 lite, YaRN": ("DeepseekV2", DEEPSEEK | {"qk_rope_head_dim": 16, "rope_parameters": DEEPSEEK_YARN}),
+    "deepseek v2, groups": (
+        "DeepseekV2",
+        DEEPSEEK | GROUPS | {"q_lora_rank": 28, "topk_method": "group_limited_greedy", "first_k_dense_replace": 2},
+    ),
+    "deepseek v3, YaRN": (
+        "DeepseekV3",
+        DEEPSEEK | GROUPS | {"q_lora_rank": 28, "qk_rope_head_dim": 16, "rope_parameters": DEEPSEEK_YARN},
+    ),
+    "deepseek v3, no queries' vector, halves, tied": (
+        "DeepseekV3",
+        DEEPSEEK | GROUPS | {"rope_interleave": False, "norm_topk_prob": False, "tie_word_embeddings": True},
+    ),
     "phi3, whole heads, tied": ("Phi3", {"num_key_value_heads": 3, "pad_token_id": None, "tie_word_embeddings": True}),
 }
 
@@ -177,6 +208,9 @@ def tiny_transformers_model(family: str, changes: dict[str, Any]) -> Any:
         parameter.data.normal_(1.0 if "norm" in name else 0.0, 0.3)
         if "q_proj.weight" in name or "qkv_proj.weight" in name:
             parameter.data *= 2.0  # attention has peaks
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.normal_(0.0, 0.3)
     return model
 
 
@@ -247,6 +281,9 @@ SENSITIVE = [
     "gemma3",
     "olmo2",
     "phi3, a part of each head, a window",
+    "deepseek v2 lite, YaRN",
+    "deepseek v2, groups",
+    "deepseek v3, YaRN",
 ]
 """Variants that use what a `config.json` of their family may say."""
 
@@ -256,6 +293,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "attention_bias": lambda value: not value,
     "decoder_sparse_step": lambda value: value % 2 + 1,
     "final_logit_softcapping": lambda value: 3.0,
+    "first_k_dense_replace": lambda value: value + 1,
     "hidden_act": lambda _: "gelu_pytorch_tanh",
     "hidden_activation": lambda _: "silu",
     "layer_types": lambda value: [KINDS[value[0] == KINDS[0]], *value[1:]],
@@ -275,12 +313,22 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
         (
             *("head_dim", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_attention_heads"),
             *("num_hidden_layers", "num_key_value_heads", "num_local_experts", "vocab_size"),
+            *("kv_lora_rank", "n_routed_experts", "n_shared_experts", "q_lora_rank"),
+            *("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
         ),
         lambda value: value + 2,
     ),
     **dict.fromkeys(
-        ("beta_fast", "beta_slow", "factor", "high_freq_factor", "low_freq_factor"), lambda value: 1.5 * value
+        (
+            *("beta_fast", "beta_slow", "factor", "high_freq_factor", "low_freq_factor"),
+            *("mscale", "mscale_all_dim", "routed_scaling_factor"),
+        ),
+        lambda value: 1.5 * value,
     ),
+    "n_group": lambda value: value // 2,
+    **dict.fromkeys(("rope_interleave", "truncate"), lambda value: not value),
+    "topk_group": lambda value: value - 1,
+    "topk_method": lambda value: "group_limited_greedy" if value == "greedy" else "greedy",
     "attention_factor": lambda _: 2.0,
     "original_max_position_embeddings": lambda value: value // 2,
     "partial_rotary_factor": lambda value: value / 2,
@@ -289,7 +337,8 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 }
 SILENT = {
     *("attention_dropout", "bos_token_id", "dtype", "embd_pdrop", "eos_token_id", "initializer_range", "model_type"),
-    *("output_router_logits", "pad_token_id", "pretraining_tp", "resid_pdrop", "router_aux_loss_coef"),
+    *("num_nextn_predict_layers", "output_router_logits", "pad_token_id", "pretraining_tp", "qk_head_dim"),
+    *("resid_pdrop", "router_aux_loss_coef"),
     *("transformers_version", "use_cache"),
     *(
         "max_window_layers",
@@ -300,6 +349,7 @@ SILENT = {
 """What is of training or of the tokenizer, and what other fields say."""
 
 UNUSED = {
+    *((name, "head_dim") for name in SENSITIVE if name.startswith("deepseek")),  # `qk_rope_head_dim` takes its place
     ("gemma3", "attn_logit_softcapping"),  # transformers reads it and leaves it out
     ("phi3, a part of each head, a window", "original_max_position_embeddings"),  # without a scaling
     ("qwen2, YaRN", "use_sliding_window"),  # without a layer that has a window

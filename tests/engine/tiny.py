@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from engine.config import ExpertsConfig, LayerSpec, ModelConfig, Rope
+from engine.config import ExpertsConfig, LatentConfig, LayerSpec, ModelConfig, Rope
 from engine.decoder import Decoder
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
@@ -52,6 +52,22 @@ OLMO2: dict[str, Any] = {
     "norms_after": True,
 }
 PHI3: dict[str, Any] = {"architecture": "Phi3ForCausalLM", "qkv_bias": False, "rotary_dim": 4}
+DEEPSEEK_V2: dict[str, Any] = {
+    "architecture": "DeepseekV2ForCausalLM",
+    "qkv_bias": False,
+    "num_kv_heads": 1,
+    "head_dim": 48,
+    "rotary_dim": 16,
+    "attention_scale": 22**-0.5,
+    "latent": LatentConfig(rank=32, key_dim=6, value_dim=10),
+    "experts": ExpertsConfig(num_experts=6, num_used=2, ffn_size=24, is_normalised=False, scale=1.5, shared_size=48),
+    "layers": (LayerSpec(Rope(1e4)), LayerSpec(Rope(1e4), has_experts=True)),
+}
+DEEPSEEK_V3: dict[str, Any] = DEEPSEEK_V2 | {
+    "architecture": "DeepseekV3ForCausalLM",
+    "latent": LatentConfig(rank=32, key_dim=6, value_dim=10, query_rank=20),
+    "experts": ExpertsConfig(8, 2, 24, True, "sigmoid", num_groups=4, num_groups_used=2, scale=2.5, shared_size=24),
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": LLAMA | {"attention_out_bias": True, "qkv_bias": True, "ffn_bias": True},
     "mistral": MISTRAL | {"sliding_window": 9},
@@ -63,6 +79,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma3": GEMMA3,
     "olmo2": OLMO2,
     "phi3": PHI3,
+    "deepseek v2": DEEPSEEK_V2,
+    "deepseek v3": DEEPSEEK_V3,
 }
 """A small config of each family, with what its `config.json` may say."""
 

@@ -14,7 +14,7 @@ import torch
 from kernels.attention.kv_format import SCALE_BYTES
 from kernels.op import Op, Shape, Variant, is_interpreting
 from kernels.paged_attention import variants
-from kernels.paged_attention.op import CHUNKS_AT_ONCE, HOPPER, OP, SEQS_AT_ONCE
+from kernels.paged_attention.op import HOPPER, OP, SEQS_AT_ONCE, count_chunks_at_once, split_head
 from kernels.rope_write import OP as ROPE_WRITE
 from kernels.span_placement.op import OP as SPAN_PLACEMENT
 
@@ -62,7 +62,9 @@ def attend(shape: Shape, variant: Variant, capability: int, dtype: str = "bf16")
         "SLOT_STRIDE": shape["num_kv_heads"] * shape["head_dim"],
         "HEAD_STRIDE": shape["head_dim"],
         "GROUP": shape["group"],
-        "HEAD_DIM": shape["head_dim"],
+        "HEAD_DIM": split_head(shape["head_dim"])[0],
+        "TAIL": split_head(shape["head_dim"])[1],
+        "KEYS_ARE_VALUES": bool(shape.get("latent")),
         "PAGE_SIZE": shape["page_size"],
         "WINDOW": shape["window"],
         "CAPS": bool(shape.get("caps")),
@@ -133,6 +135,8 @@ def test_keys_in_int8_are_read_by_words(heads: int, num_bytes: int) -> None:
         *(with_shape(rows, heads, int8=1) for rows in (1, 64, 1024) for heads in (0, 2)),
         with_shape(64, 2, head_dim=256),
         with_shape(1, 2, head_dim=256, group=8),
+        *(with_shape(rows, 2, head_dim=96) for rows in (1, 64)),
+        *(with_shape(rows, 2, head_dim=576, num_kv_heads=1, group=16, latent=1) for rows in (1, 64)),
     ],
     ids=str,
 )
@@ -147,11 +151,12 @@ def test_float32_fits(capability: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 256, 576])
 def test_the_merge_fits(head_dim: int) -> None:
     from kernels.paged_attention.kernel import merge_chunks_kernel
 
-    constants = {"WINDOW": False, "HEAD_DIM": head_dim, "CHUNKS": CHUNKS_AT_ONCE}
+    constants = {"WINDOW": False, "HEAD_DIM": head_dim, "CHUNKS": count_chunks_at_once(head_dim)}
+    constants |= {"BLOCK_DIM": 1 << (head_dim - 1).bit_length()}
     types = {"out": "*bf16", "shares": "*fp32", "levels": "*fp32"}
     assert compiled(merge_chunks_kernel, constants, types, 80, enable_fp_fusion=True).shared_bytes <= 48 * 1024
 
@@ -238,7 +243,7 @@ def test_span_placement_moves_16_bytes_a_thread(capability: int, num_tokens: int
     from kernels.span_placement.kernel import place_kernel
 
     shape = {"num_tokens": num_tokens, "num_layers": 28, "num_kv_heads": 4, "head_dim": 128}
-    ptx = with_default(SPAN_PLACEMENT, shape, place_kernel, {"alignment": 16}, capability)
+    ptx = with_default(SPAN_PLACEMENT, shape, place_kernel, {"alignment": 16, "has_values": True}, capability)
     assert not narrow(ptx)
     assert num_wide(ptx, "ld") >= 4
     assert num_wide(ptx, "st") == 4
@@ -257,7 +262,9 @@ def test_keys_in_int8_are_written_by_words(capability: int) -> None:
 
     shape = {"num_tokens": 64, "num_heads": 28, "num_kv_heads": 4, "head_dim": 128, "is_recorded": 1, "num_layers": 28}
     written = with_default(ROPE_WRITE, shape, rope_write_kernel, {"num_heads": 28}, capability, INT8_TYPES)
-    placed = with_default(SPAN_PLACEMENT, shape, place_kernel, {"alignment": 16}, capability, INT8_TYPES)
+    placed = with_default(
+        SPAN_PLACEMENT, shape, place_kernel, {"alignment": 16, "has_values": True}, capability, INT8_TYPES
+    )
     for ptx, num_heads in ((written, 4), (placed, 2)):
         assert not re.findall(r"(?:ld|st)\.global\S*\.b8\b", ptx)
         assert len(re.findall(r"st\.global\S*\.(?:v2\.)?b32\b", ptx)) >= 2 * num_heads  # both halves
@@ -268,8 +275,10 @@ def test_unaligned_tensors_are_not_read_by_16_bytes() -> None:
     from kernels.span_placement.kernel import place_kernel
 
     shape = {"num_tokens": 512, "num_layers": 28, "num_kv_heads": 4, "head_dim": 128}
-    assert not num_wide(with_default(SPAN_PLACEMENT, shape, place_kernel, {"alignment": 8}, 90), "st")
-    assert narrow(with_default(SPAN_PLACEMENT, shape, place_kernel, {"alignment": 4}, 90))
+    assert not num_wide(
+        with_default(SPAN_PLACEMENT, shape, place_kernel, {"alignment": 8, "has_values": True}, 90), "st"
+    )
+    assert narrow(with_default(SPAN_PLACEMENT, shape, place_kernel, {"alignment": 4, "has_values": True}, 90))
 
 
 @pytest.mark.parametrize(("block_tokens", "block_width"), [(16, 128), (256, 32)])

@@ -25,7 +25,7 @@ from kernels.paged_attention import (
     variants,
 )
 from kernels.paged_attention.batch import Layout, get_slots, make_layouts, naive_paged_attention
-from kernels.paged_attention.op import CHUNKS_AT_ONCE, OP
+from kernels.paged_attention.op import OP, count_chunks_at_once
 from tests.kernels.devices import CPU, CUDA, INTERPRETED, ON_CARD, ON_EACH, set_sync_mode
 
 TINY: dict[str, int] = {"rows": 16, "keys": 16, "splits": 1, "chunk": 32, "num_warps": 4, "num_stages": 2}
@@ -384,7 +384,7 @@ def test_a_row_that_sees_what_is_no_number_is_none(variant: Variant, device: tor
 
 @on_both
 def test_more_chunks_than_the_merge_takes_at_once(device: torch.device) -> None:
-    shape = ONE | {"num_rows": 4, "num_keys": 16 * (2 * CHUNKS_AT_ONCE - 1), "group": 4}
+    shape = ONE | {"num_rows": 4, "num_keys": 16 * (2 * count_chunks_at_once(ONE["head_dim"]) - 1), "group": 4}
     parity.assert_equal(OP, shape, torch.float32, device, TINY | {"splits": 128, "chunk": 16})
 
 

@@ -23,9 +23,10 @@ HEAD_DIM = 16
 
 @cache
 def kernel_model(family: str = "qwen2", *, kv_int8: bool = False) -> Decoder:
+    changes = FAMILIES[family] if "latent" in FAMILIES[family] else FAMILIES[family] | {"head_dim": HEAD_DIM}
     if kv_int8:
-        return Decoder(tiny_parameters(tiny_config(**(FAMILIES[family] | {"head_dim": HEAD_DIM}))), kv_int8=True)
-    return tiny_decoder(**(FAMILIES[family] | {"head_dim": HEAD_DIM}))
+        return Decoder(tiny_parameters(tiny_config(**changes)), kv_int8=True)
+    return tiny_decoder(**changes)
 
 
 @contextmanager

@@ -94,9 +94,8 @@ def _check_same_spans(core: EngineCore, plain: EngineCore) -> None:
     assert core.reuse is not None
     assert plain.reuse is not None
     ours, theirs = core.reuse.store, plain.reuse.store
-    for layer in range(core.model.config.num_layers):
-        for own, other in ((ours.keys, theirs.keys), (ours.values, theirs.values)):
-            torch.testing.assert_close(own[layer], other[layer], rtol=1e-3, atol=1e-4)
+    for own, other in zip([*ours.keys, *ours.values], [*theirs.keys, *theirs.values], strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(2))
