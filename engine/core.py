@@ -13,7 +13,7 @@ from engine.batch_invariant import InvariantDecoder
 from engine.decoder import Decoder
 from engine.device import check_device, use_device
 from engine.engine_config import EngineConfig
-from engine.errors import DeadlineExceeded, DoesNotFit, EngineError, EngineFault, RequestError
+from engine.errors import DeadlineExceeded, DeviceLost, DoesNotFit, EngineError, EngineFault, RequestError
 from engine.kv_cache import KVPages, root_key
 from engine.layers import AdapterSet
 from engine.prefix_tier import build_shared_prefixes
@@ -27,6 +27,8 @@ from engine.runner.speculator import Speculator
 from engine.runner.step_rows import StepRows, Verification
 from engine.runner.torch_runner import Wait, load_or_measure_times
 from engine.scheduler import ScheduledSequence, Scheduler, Status
+from engine.tensor_parallel.decoder import ShardDecoder
+from engine.tensor_parallel.runner import build_shard_runner
 from engine.types import GenerationRequest, GenerationStep, Output, Proposer, SourceUsage
 
 _RowsResult = tuple[StepRows, Verification | EngineFault | None]
@@ -81,7 +83,8 @@ class EngineCore:
         self._token_bytes = [*token_bytes, *[b""] * nameless]
         self._clock = clock
         weights = model.weights
-        self._pool, self.reuse, self._runner = build_runner(model, config)
+        build = build_shard_runner if isinstance(model, ShardDecoder) else build_runner
+        self._pool, self.reuse, self._runner = build(model, config)
         self._idle = IdleRunner(
             self._add_idle,
             self.cancel,
@@ -356,6 +359,8 @@ class EngineCore:
         """
         try:
             return list(zip(all_rows, wait(), strict=True))
+        except DeviceLost:
+            raise
         except Exception as error:  # noqa: BLE001 -- most likely out of memory; the engine goes on
             check_device(self._pool.device)
             if len(all_rows) == 1:

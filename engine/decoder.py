@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Protocol
@@ -25,6 +25,7 @@ from engine.layers import (
     ProjectionKind,
     Quantization,
 )
+from engine.layers.decoder_weights import Store
 from engine.precision import Precision, compute_fingerprint
 from engine.weights.parameters import Parameters
 from kernels.accept import TopTokens, find_top_tokens_by_tile
@@ -323,7 +324,9 @@ class Decoder:
         kv_int8: keys and values are stored in int8.
         """
         self.precision = Precision(parameters.dtype, activations or parameters.dtype, quantize, reason, kv_int8)
-        self.weights = DecoderWeights.from_parameters(parameters, quantize, activations, kv_int8=kv_int8)
+        self.weights = DecoderWeights.from_parameters(
+            parameters, quantize, activations, kv_int8=kv_int8, store_output=self.store_output
+        )
         self.fingerprint = compute_fingerprint(parameters, self.precision)
         self.config = config = self.weights.config
         self._tables = {
@@ -372,12 +375,37 @@ class Decoder:
 
         Returns the hidden states after the last norm, [num_tokens, hidden_size].
         """
-        return self.run_layers(batch.token_ids, StoreOps(self, batch, kv, self.scratch))
+        return self.run_layers(batch.token_ids, self.build_ops(batch, kv))
+
+    def build_ops(self, batch: Batch, kv: KVStore) -> LayerOps:
+        """Return the operations of a pass over a batch."""
+        return StoreOps(self, batch, kv, self.scratch)
 
     def run_layers(self, token_ids: Tensor, ops: LayerOps) -> Tensor:
         """Run all layers over tokens, int64 [num_tokens]; return the hidden states after the last norm, [num_tokens,
         hidden_size].
         """
+        layers = self.iterate_layers(token_ids, ops)
+        try:
+            output = next(layers)
+            while True:
+                output = layers.send(self.sum_output(*output))
+        except StopIteration as done:
+            hidden: Tensor = done.value
+            return hidden
+
+    def store_output(self, store: Store) -> Store:
+        """Return the store of the projections out of attention and of dense feed-forward parts."""
+        return store
+
+    def sum_output(self, output: Tensor, part: object) -> Tensor:
+        """Return the result of attention or of a feed-forward part, [num_tokens, hidden_size], from what `part`, its
+        last projection or its experts, has computed here: if ranks share a layer, it is summed over them.
+        """
+        return output
+
+    def iterate_layers(self, token_ids: Tensor, ops: LayerOps) -> Generator[tuple[Tensor, object], Tensor, Tensor]:
+        """Do what `run_layers` does; each `output, part` that is yielded has to be answered by `sum_output` of it."""
         layers, head_dim = self.weights.layers, self.config.head_dim
         hidden = F.embedding(token_ids, self.weights.embedding).to(self.weights.dtype)
         if self._embedding_scale != 1.0:
@@ -393,8 +421,10 @@ class Decoder:
                     layer.latent, ops.attend(index, layer, ops.make_heads(layer.latent, projected))
                 )
             out = ops.project("attention_out", index, layer.attention_out, attended.view(len(hidden), -1))
+            out = yield out, layer.attention_out
             normed = ops.add_norm(hidden, out, layer.attention_out_norm, layer.ffn_norm)
-            normed = ops.add_norm(hidden, ops.feed_forward(index, layer, normed), layer.ffn_out_norm, next_norm)
+            out = yield ops.feed_forward(index, layer, normed), layer.feed_forward
+            normed = ops.add_norm(hidden, out, layer.ffn_out_norm, next_norm)
         return normed
 
     def get_rotations(self, positions: Tensor) -> dict[Rope, tuple[Tensor, Tensor]]:

@@ -1,6 +1,6 @@
 """The DeepSeek families: how their `config.json` is read, with latent attention (MLA) and experts in groups.
 
-Papers: DeepSeek-V2, arXiv 2405.04434; DeepSeek-V3, arXiv 2412.19437. Kimi K2 has the architecture of V3, too.
+Papers: DeepSeek-V2, arXiv 2405.04434; DeepSeek-V3, arXiv 2412.19437.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 EngineError
 ├── DeviceError             this machine has no such device
 ├── DeviceLost              the card answers nothing any more; only a new process can use it
+│   └── RankLost            another rank of the model is gone
 ├── WeightsError            a model file cannot be read, or its architecture is not supported
 │   └── NotEnoughMemory     its weights do not fit into memory
 ├── RequestError            a request that cannot be served (too long, invalid sampling values)
@@ -29,6 +30,10 @@ class DeviceError(EngineError):
 
 class DeviceLost(EngineError):
     """The card's context is dead: after an illegal access or an assert on the card every later call of it fails."""
+
+
+class RankLost(DeviceLost):
+    """Another rank of the model has ended, or cannot be reached: no pass can be run any more."""
 
 
 class WeightsError(EngineError):

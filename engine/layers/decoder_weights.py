@@ -173,9 +173,12 @@ class LayerWeights:
 
     @classmethod
     def from_parameters(
-        cls, layer: LayerParameters, config: ModelConfig, store: Store, activations: torch.dtype
+        cls, layer: LayerParameters, config: ModelConfig, stores: tuple[Store, Store], activations: torch.dtype
     ) -> LayerWeights:
-        """Return the layer with its projections built by `store`. Heads are in the order of `order_rotary`."""
+        """Return the layer with its projections built by `stores`: the second is for those out of attention and of a
+        dense feed-forward part. Heads are in the order of `order_rotary`.
+        """
+        store, store_output = stores
 
         def scale(weights: Tensor | None) -> Tensor | None:
             return None if weights is None else weights.float() + config.norm_offset
@@ -188,10 +191,10 @@ class LayerWeights:
             qkv=store(_order_qkv(layer.qkv, config, num_rotated), qkv_bias),
             latent=_build_latent(layer, config, store, activations),
             head_norms=_join_head_norms(scale(layer.query_norm), scale(layer.key_norm), config),
-            attention_out=store(layer.attention_out, layer.attention_out_bias),
+            attention_out=store_output(layer.attention_out, layer.attention_out_bias),
             attention_out_norm=scale(layer.attention_out_norm),
             ffn_norm=scale(layer.ffn_norm),
-            feed_forward=_build_feed_forward(layer, config, store, activations),
+            feed_forward=_build_feed_forward(layer, config, stores, activations),
             ffn_out_norm=scale(layer.ffn_out_norm),
             key_bias=key_bias,
             key_scales=None if key_bias is None else find_key_scales(key_bias),
@@ -251,8 +254,9 @@ def find_key_scales(bias: Tensor) -> Tensor:
 
 
 def _build_feed_forward(
-    layer: LayerParameters, config: ModelConfig, store: Store, activations: torch.dtype
+    layer: LayerParameters, config: ModelConfig, stores: tuple[Store, Store], activations: torch.dtype
 ) -> FeedForward | Experts:
+    store, store_output = stores
     if layer.router is not None and layer.expert_gate_up is not None and layer.expert_down is not None:
         assert config.experts is not None, "the config was checked"
         router = build_fastest(activations)(layer.router, None)  # quantised, it would choose other experts
@@ -266,7 +270,7 @@ def _build_feed_forward(
         return GroupedExperts(config.experts, router, *whole, correction=correction, shared=shared)
     assert layer.gate_up is not None, "a layer without experts is dense"
     assert layer.down is not None, "a layer without experts is dense"
-    return FeedForward(store(layer.gate_up, layer.gate_up_bias), store(layer.down, layer.down_bias))
+    return FeedForward(store(layer.gate_up, layer.gate_up_bias), store_output(layer.down, layer.down_bias))
 
 
 def _join_head_norms(query: Tensor | None, key: Tensor | None, config: ModelConfig) -> tuple[Tensor, ...]:
@@ -301,19 +305,22 @@ class DecoderWeights:
         activations: torch.dtype | None = None,
         *,
         kv_int8: bool = False,
+        store_output: Callable[[Store], Store] = lambda store: store,
     ) -> DecoderWeights:
         """Take the layers out of `parameters`; each is freed when it is packed, so that no two models are in memory.
 
         All projections are quantised, the LM head to int8 with int4, and not at all with fp8. int8 and int4 are for
         CPUs, fp8 for cards. `activations` is the dtype of the activations, if it is not that of the parameters.
-        kv_int8: keys and values are stored in int8. Raises
-        WeightsError if memory runs out, or if the device has no products for `quantize`.
+        kv_int8: keys and values are stored in int8. store_output: returns the store of the projections out of attention
+        and of dense feed-forward parts. Raises WeightsError if memory runs out, or if the device has no products for
+        `quantize`.
         """
         config, dtype = parameters.config, activations or parameters.dtype
         device, held = parameters.embedding.device, parameters.embedding.nbytes
         check_memory(config, parameters.dtype, quantize, device, held)
         store, store_head = _choose_stores(parameters, quantize, dtype)
-        layers = (LayerWeights.from_parameters(layer, config, store, dtype) for layer in parameters.take_layers())
+        stores = store, store_output(store)
+        layers = (LayerWeights.from_parameters(layer, config, stores, dtype) for layer in parameters.take_layers())
         return cls(
             config=config,
             dtype=dtype,

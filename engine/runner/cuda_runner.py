@@ -155,9 +155,23 @@ class KernelRunner:
             graph = self.graphs.find(shape, adapters.adapters, at_once=at_once)
             if graph is not None:
                 return graph(sequences, record_slots, adapters)
+        return self._forward(self._stage(sequences, shape, adapters, record_slots))
+
+    def build_pass(self, sequences: Sequence[PagedRows]) -> tuple[Tensor, LayerOps]:
+        """As `RowsRunner.build_pass`."""
+        inputs = self._stage(sequences, StepShape.from_sequences(sequences), NO_ADAPTERS, ())
+        return inputs.token_ids, PagedOps(self._model, self._pool, self._store, inputs)
+
+    def _stage(
+        self,
+        sequences: Sequence[PagedRows],
+        shape: StepShape,
+        adapters: AdapterRows,
+        record_slots: Sequence[int] | Numbers,
+    ) -> InputBatch:
         tensors = stage_arrays(build_arrays(sequences, shape, self._layout, record_slots), self._pool.device)
         most_keys = max(each.seq_len for each in sequences)
-        return self._forward(replace(build_inputs(tensors, shape, self._layout, most_keys), adapters=adapters))
+        return replace(build_inputs(tensors, shape, self._layout, most_keys), adapters=adapters)
 
     def _forward(self, inputs: InputBatch) -> Tensor:
         return self._model.run_layers(inputs.token_ids, PagedOps(self._model, self._pool, self._store, inputs))

@@ -10,10 +10,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from engine.decoder import LM_HEAD_ROWS, Batch, Decoder
+from engine.decoder import LM_HEAD_ROWS, Batch, Decoder, LayerOps
 from engine.device import describe_machine
 from engine.kv_cache import KVPages, page_runs
-from engine.kv_pool import KVPool
+from engine.kv_pool import KVPool, PoolView
 from engine.runner.cuda_graphs import Graphs
 from engine.runner.kv_reuse import KVReuse
 from engine.runner.step_rows import PagedRows, StepRows, Verification, build_batch, build_verifications, verify
@@ -64,6 +64,18 @@ class ModelRunner(Protocol):
         ...
 
 
+class RowsRunner(Protocol):
+    """The part of a model runner that runs rows, on one of several ranks."""
+
+    def compute_hidden(self, sequences: Sequence[PagedRows]) -> Tensor:
+        """As `ModelRunner.compute_hidden`."""
+        ...
+
+    def build_pass(self, sequences: Sequence[PagedRows]) -> tuple[Tensor, LayerOps]:
+        """Return the tokens and operations of the pass that `compute_hidden` runs, without a graph."""
+        ...
+
+
 def count_measurable_rows(model: Decoder, pool: KVPool) -> int:
     """Return the largest number of rows that a measured pass has room for."""
     return min(pool.num_slots, model.config.max_positions)
@@ -98,6 +110,14 @@ class TorchRunner:
 
     def compute_hidden(self, sequences: Sequence[PagedRows]) -> Tensor:
         """As `ModelRunner.compute_hidden`."""
+        return self._model.forward_batch(*self._build_batch(sequences))
+
+    def build_pass(self, sequences: Sequence[PagedRows]) -> tuple[Tensor, LayerOps]:
+        """As `RowsRunner.build_pass`."""
+        batch, view = self._build_batch(sequences)
+        return batch.token_ids, self._model.build_ops(batch, view)
+
+    def _build_batch(self, sequences: Sequence[PagedRows]) -> tuple[Batch, PoolView]:
         window, page_size = self._model.config.window, self._pool.page_size
         reads, writes = [], []
         for each in sequences:
@@ -106,7 +126,7 @@ class TorchRunner:
             reads.append(page_runs(each.pages, page_size, first_key, each.seq_len))
             writes.append(page_runs(each.pages, page_size, start, each.seq_len))
         batch = Batch.from_chunks([(each.positions, each.token_ids) for each in sequences], self._pool.device)
-        return self._model.forward_batch(batch, self._pool.view(reads, writes))
+        return batch, self._pool.view(reads, writes)
 
     def measure(self, num_rows: int) -> None:
         """As `ModelRunner.measure`."""

@@ -11,7 +11,7 @@ import errno
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -249,6 +249,17 @@ def load(
     `source` is an open GGUF file, or a folder with `config.json` and safetensors. The adapter is merged in float32,
     before the one rounding to `dtype`. Raises WeightsError, also when a layer is read.
     """
+    config, read = open_tensors(source, dtype, adapter, device)
+    return Parameters(config, dtype, device, read)
+
+
+def open_tensors(
+    source: GGUFModel | Path,
+    dtype: torch.dtype,
+    adapter: LoraAdapter | None = None,
+    device: torch.device | str = "cpu",
+) -> tuple[ModelConfig, Callable[[str], Tensor]]:
+    """Check a model's tensors as `load` does; return its config, and what reads a tensor by its name."""
     config = source.config if isinstance(source, GGUFModel) else read_config(source)
     slots = Parameters(config, dtype, "meta").slots()
     if adapter is not None:
@@ -256,9 +267,7 @@ def load(
     tensors = source if isinstance(source, GGUFModel) else TensorFolder(source)
     _check_shapes(tensors.shapes(), slots, config)
     read = partial(source.read, device=device) if isinstance(source, GGUFModel) else tensors.read
-    if adapter is None:
-        return Parameters(config, dtype, device, read)
-    return Parameters(config, dtype, device, lambda name: adapter.merge(name, read(name)))
+    return config, read if adapter is None else lambda name: adapter.merge(name, read(name))
 
 
 def _check_shapes(shapes: Mapping[str, tuple[int, ...]], slots: Mapping[str, Tensor], config: ModelConfig) -> None:
