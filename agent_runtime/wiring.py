@@ -10,7 +10,14 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.apply.rule_process import RULE_SECONDS, RuleProcesses
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.llm.interface import ModelSlot, NoModel
-from agent_runtime.models.config import NO_MODEL, LoadOptions, MergeOptions, ModelSettings, read_tier_key
+from agent_runtime.models.config import (
+    NO_MODEL,
+    LoadOptions,
+    MergeOptions,
+    ModelSettings,
+    check_tensor_parallel,
+    read_tier_key,
+)
 from agent_runtime.models.progress import Progress, SilentProgress
 from agent_runtime.models.store import ModelStore, resolve
 from agent_runtime.quotas import TenantLimits, TenantRateLimiter
@@ -47,6 +54,7 @@ def open_model(
     name_or_path: str, settings: ModelSettings, options: LoadOptions, progress: Progress | None = None
 ) -> LoadedModel:
     """Find a model's files and load them; raises ModelUnavailable or a subclass, BadRequest where options clash."""
+    check_tensor_parallel(options)
     read_tier_key(options)
     opener = _import_opener()
     opener.find_device(options)
@@ -83,6 +91,7 @@ def make_model_slot(
     """
     if name_or_path == NO_MODEL:
         return NoModel()
+    check_tensor_parallel(options)
     read_tier_key(options)
     opener = _import_opener()
     opener.find_device(options)  # refused at the start, not when the model is loaded

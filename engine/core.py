@@ -216,6 +216,7 @@ class EngineCore:
             self._fetches.close()
         if self.reuse is not None:
             self.reuse.store.close()
+        self.model.close()
 
     def idle_stats(self) -> IdleStats:
         """Return the counts of idle work."""

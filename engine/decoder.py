@@ -344,6 +344,14 @@ class Decoder:
         self._embedding_scale = float(torch.tensor(config.embedding_scale).to(parameters.dtype))  # as transformers
         self.scratch = Scratch()
 
+    @property
+    def fault(self) -> Exception | None:
+        """What keeps this decoder from running any pass."""
+        return None
+
+    def close(self) -> None:
+        """End what other processes do for this decoder; it is not used afterwards."""
+
     def new_caches(self, max_batch_size: int, max_seq_len: int) -> list[KVCache]:
         """Return contiguous KV caches for this model, one for each layer, for `forward`."""
         config, weights = self.config, self.weights

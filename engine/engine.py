@@ -118,7 +118,7 @@ class Engine:
     @property
     def fault(self) -> Exception | None:
         """What broke the engine for good, such as DeviceLost; None while it runs and after `close`."""
-        return self._worker.fault
+        return self._worker.fault or self.model.fault
 
     def forget_cached(self) -> None:
         """Drop all KV that is only kept for later requests; raises EngineClosed."""

@@ -120,6 +120,9 @@ class Settings:
     adapter: Path | None = declare(
         None, "LoRA adapter (PEFT) to merge into the model.", LOADERS, MODEL, metavar="DIR", unset="none"
     )
+    tensor_parallel: int = declare(
+        1, "Processes or cards that share each layer of the model.", SERVE, MODEL, metavar="N", least=1, most=64
+    )
     batch_invariant: bool = declare(False, "Same bits whatever else is in the batch; slower.", LOADERS, MODEL)
     max_num_seqs: int = declare(
         DEFAULT_NUM_SEQS, "Edits that the model works on at once.", REPLICATED, MODEL, least=1, most=512

@@ -254,4 +254,5 @@ def make_service_options(values: Settings) -> LoadOptions:
         span_disk_gib=values.span_disk if span_gib else 0.0,
         kv_tier=values.kv_tier,
         kv_tier_key=values.kv_tier_key,
+        tensor_parallel=values.tensor_parallel,
     )

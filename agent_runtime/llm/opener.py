@@ -38,6 +38,7 @@ def load_files(files: ModelFiles, settings: ModelSettings, options: LoadOptions,
         kv_int8=options.kv_dtype == "int8",
         device=find_device(options),
         draft=find_draft_files(settings, options, progress),
+        tensor_parallel=options.tensor_parallel,
     )
     precision, memory = loaded.engine.model.precision, f"peak memory {loaded.peak_bytes / 1e9:.1f} GB"
     device = "" if options.device == "cpu" else f"{options.device}, "
@@ -60,6 +61,12 @@ def find_device(options: LoadOptions) -> torch.device:
         device = resolve_device(options.device)
     except DeviceError as error:
         raise BadRequest(str(error), field="device") from error
+    if device.type == "cuda" and options.tensor_parallel > max(1, torch.cuda.device_count()):
+        have = torch.cuda.device_count()
+        raise BadRequest(
+            f"--tensor-parallel {options.tensor_parallel} needs as many cards; there are {have}",
+            field="tensor_parallel",
+        )
     made_for = {"int8": "cpu", "int4": "cpu", "fp8": "cuda"}.get(options.quantize, device.type)
     if device.type != made_for:
         kind = "CPUs" if made_for == "cpu" else "cards"
@@ -78,13 +85,15 @@ def make_engine_config(options: LoadOptions, cache_dir: Path) -> EngineConfig:
     """Return the engine's configuration; raises BadRequest for sizes that are not possible."""
     disk = options.span_disk_gib > 0
     span_gib = options.span_gib or (DEFAULT_SPAN_GIB if disk else 0.0)
+    if options.tensor_parallel > 1:  # ranks keep no spans
+        disk, span_gib = False, 0.0
     try:
         return EngineConfig(
             options.context,
             None if options.kv_gib is None else _to_bytes(options.kv_gib),
             scheduler=_make_scheduler_config(options),
             kv_sequences=options.kv_sequences,
-            kv_share=options.kv_share,
+            kv_share=options.kv_share if options.tensor_parallel == 1 else None,
             pass_times_dir=cache_dir / "pass-times",
             batch_invariant=options.batch_invariant,
             span_bytes=_to_bytes(span_gib),

@@ -60,6 +60,7 @@ class LoadOptions:
     runs. kv_tier, kv_tier_key: the server through which models share the KV of prefixes, and the file of its key.
     kv_dtype: how to store keys and values; `auto`: as the weights before they are quantised. draft_model: name or path
     of a smaller model with the same tokenizer, which drafts where there is nothing to copy; None or `none`: none.
+    tensor_parallel: ranks that share each layer; with several there is no span store.
     """
 
     dtype: Dtype = "auto"
@@ -80,6 +81,17 @@ class LoadOptions:
     kv_tier_key: Path | None = None
     kv_dtype: KVDtype = "auto"
     draft_model: str | None = None
+    tensor_parallel: int = 1
+
+
+def check_tensor_parallel(options: LoadOptions) -> None:
+    """Raise BadRequest for options that ranks do not have."""
+    if options.tensor_parallel == 1:
+        return
+    for name, is_set in (("kv_tier", options.kv_tier), ("batch_invariant", options.batch_invariant)):
+        if is_set:
+            flag = name.replace("_", "-")
+            raise BadRequest(f"--tensor-parallel does not go with --{flag}; leave one out", field=name)
 
 
 TIER_SCHEMES = ("valkey://", "valkeys://", "redis://", "rediss://", "unix://")

@@ -31,7 +31,7 @@ from engine.decoder import Decoder
 from engine.device import get_free_bytes
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
-from engine.errors import EngineError, NotEnoughMemory, WeightsError
+from engine.errors import EngineError, NotEnoughMemory, RankLost, WeightsError
 from engine.precision import (
     DtypeChoice,
     Precision,
@@ -41,6 +41,7 @@ from engine.precision import (
     choose_precision,
     load_or_measure_products,
 )
+from engine.tensor_parallel import RankSetup, start_ranks
 from engine.weights import LoraAdapter, Parameters, load, save_folder
 from engine.weights.checkpoint import read_config
 from engine.weights.gguf import GGUFModel
@@ -86,12 +87,14 @@ def load_model(
     kv_int8: bool = False,
     device: torch.device = CPU,
     draft: ModelFiles | None = None,
+    tensor_parallel: int = 1,
 ) -> LoadedModel:
     """Load a model, and a draft model for it.
 
     `dtype` and `quantize` are resolved by `choose_precision`. A GGUF file is dequantised once, and a bf16 copy is kept
     under `cache_dir`. In another dtype, or with an `adapter` (folder of a LoRA, merged before rounding), it is
-    dequantised every time. kv_int8: KV is stored in int8. Weights and KV are on `device`. Raises CorruptModel
+    dequantised every time. kv_int8: KV is stored in int8. Weights and KV are on `device`. With `tensor_parallel` ranks
+    each layer is shared by as many processes, or cards from the first on. Raises CorruptModel
     if the files are damaged or of an unsupported kind, ModelUnavailable if there is no memory for the weights or the
     KV, BadRequest if the KV would be smaller than a page or the draft model has another tokenizer.
     """
@@ -102,9 +105,25 @@ def load_model(
     with _name_model(files):
         lora = LoraAdapter(adapter) if adapter is not None else None
         parameters, text = _load_parameters(files, cache_dir, precision, device, lora)
-        decoder = Decoder(parameters, precision.quantize, precision.activations, precision.reason, kv_int8=kv_int8)
-        if precision.stored == torch.float16:
-            check_range(decoder, text.tokenizer.encode(PROBE))
+        if tensor_parallel > 1:
+            source = _find_source(files, cache_dir, precision, lora)
+            decoder: Decoder = start_ranks(
+                RankSetup(
+                    source,
+                    tensor_parallel,
+                    precision.stored,
+                    precision.quantize,
+                    precision.activations,
+                    precision.reason,
+                    kv_int8,
+                    device.type,
+                    adapter,
+                )
+            )
+        else:
+            decoder = Decoder(parameters, precision.quantize, precision.activations, precision.reason, kv_int8=kv_int8)
+            if precision.stored == torch.float16:
+                check_range(decoder, text.tokenizer.encode(PROBE))
     draft_model = None if draft is None else _load_draft_model(draft, cache_dir, device, get_times(), text, files.name)
     engine = _make_engine(files.name, decoder, text, limits or EngineConfig(), draft_model)
     peak_bytes = _measure_peak_bytes()
@@ -121,8 +140,17 @@ def _name_model(files: ModelFiles) -> Iterator[None]:
         yield
     except NotEnoughMemory as error:
         raise ModelUnavailable(f"model {files.name} cannot be loaded: {error}") from error
+    except RankLost as error:
+        raise ModelUnavailable(f"model {files.name} cannot be loaded: {error}") from error
     except (WeightsError, TokenizerError) as error:
         raise CorruptModel(f"model {files.name} cannot be loaded: {error}") from error
+
+
+def _find_source(files: ModelFiles, cache_dir: Path, precision: Precision, lora: LoraAdapter | None) -> Path:
+    """Return what ranks read: the folder of safetensors, the bf16 copy of a GGUF file, or the file itself."""
+    place = files.path if files.kind == "safetensors" else locate_copy(files, cache_dir)
+    may_read = files.kind == "safetensors" or (precision.stored == torch.bfloat16 and lora is None)
+    return place if may_read and place.is_dir() else files.path
 
 
 def _load_parameters(

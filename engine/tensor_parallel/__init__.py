@@ -2,7 +2,7 @@
 
 from engine.tensor_parallel.decoder import ShardDecoder
 from engine.tensor_parallel.group import RankGroup
-from engine.tensor_parallel.ranks import Ranks, RankSetup, start_ranks
+from engine.tensor_parallel.ranks import RankSetup, start_ranks
 from engine.tensor_parallel.shard import Shard, load_shard
 
-__all__ = ["RankGroup", "RankSetup", "Ranks", "Shard", "ShardDecoder", "load_shard", "start_ranks"]
+__all__ = ["RankGroup", "RankSetup", "Shard", "ShardDecoder", "load_shard", "start_ranks"]

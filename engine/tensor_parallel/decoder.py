@@ -9,7 +9,7 @@ Sums take time on the link. Two ways hide it behind products, both without readi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.decoder import Decoder, LayerOps
+from engine.errors import RankLost
 from engine.layers import Experts, Projection, Quantization
 from engine.layers.decoder_weights import Store
 from engine.tensor_parallel.group import Command, RankGroup, Work
@@ -73,7 +74,16 @@ class ShardDecoder(Decoder):
         self._splits: list[SplitProjection] = []
         self._overlap: Overlap = "none"
         super().__init__(parameters, quantize, activations, reason, kv_int8=kv_int8)
-        self._tokens = Shard(group.rank, group.size).find_tokens(self.config.vocab_size)
+        self.on_close: Callable[[], None] = group.close
+
+    @property
+    def fault(self) -> RankLost | None:
+        """As `Decoder.fault`: that a rank is gone."""
+        return None if self.group.lost is None else RankLost(self.group.lost)
+
+    def close(self) -> None:
+        """As `Decoder.close`."""
+        self.on_close()
 
     def store_output(self, store: Store) -> Store:
         """As `Decoder.store_output`: split into parts."""

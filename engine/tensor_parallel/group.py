@@ -113,6 +113,9 @@ class RankGroup:
         try:
             yield
         except RuntimeError as error:  # DistBackendError is one
-            first_line = str(error).partition("\n")[0]
-            self.lost = f"a rank of this model is gone ({first_line}); start the service anew"
-            raise RankLost(self.lost) from error
+            raise self.give_up("a rank of this model is gone; start the service anew") from error
+
+    def give_up(self, why: str) -> RankLost:
+        """Have every later call fail; return what it raises, which says why the first time."""
+        self.lost = self.lost or why
+        return RankLost(self.lost)

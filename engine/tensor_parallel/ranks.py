@@ -92,11 +92,11 @@ class Ranks:
             self.group.lost = f"{gone.name} of this model has ended (exit code {gone.exitcode}); start the service anew"
 
 
-def start_ranks(setup: RankSetup) -> tuple[ShardDecoder, Ranks]:
+def start_ranks(setup: RankSetup) -> ShardDecoder:
     """Start a process for each other rank, and load the first rank's part here; both take as long.
 
-    On a CPU the ranks share its cores. Raises WeightsError if the model does not divide by the ranks, RankLost if one
-    of them ends.
+    They end with the decoder that is returned. On a CPU the ranks share its cores. Raises WeightsError if the model
+    does not divide by the ranks, RankLost if one of them ends.
     """
     folder = tempfile.TemporaryDirectory(prefix="hunk-ranks-")
     meeting, context = Path(folder.name) / "meeting", multiprocessing.get_context("spawn")
@@ -117,7 +117,9 @@ def start_ranks(setup: RankSetup) -> tuple[ShardDecoder, Ranks]:
         raise
     try:
         with use_device(setup.get_device(0)):
-            return setup.build(ranks.group), ranks
+            decoder = setup.build(ranks.group)
+        decoder.on_close = ranks.close
+        return decoder
     except BaseException:
         ranks.close()
         raise

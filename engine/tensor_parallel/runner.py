@@ -137,12 +137,12 @@ class ShardRunner:
         for size in MEASURED_ROWS:
             rows = build_measured_rows(min(size, count_measurable_rows(self._model, self.pool)), self._model, self.pool)
             seconds: dict[Overlap, list[float]] = {overlap: [] for overlap in OVERLAPS}
-            for overlap in OVERLAPS * 3:
+            for overlap in OVERLAPS * 2:
                 self.overlaps = dict.fromkeys(MEASURED_ROWS, overlap)
                 started = clock()
                 self.compute_hidden([rows])
                 seconds[overlap].append(clock() - started)
-            chosen[size] = min(OVERLAPS, key=lambda overlap: min(seconds[overlap][1:]))
+            chosen[size] = min(OVERLAPS, key=lambda overlap: min(seconds[overlap]))
         self.overlaps = chosen
 
     def launch(self, all_rows: Sequence[StepRows], pages: KVPages) -> Wait:
@@ -175,8 +175,8 @@ class ShardRunner:
         except RankLost:
             raise
         except Exception as error:
-            self._group.lost = f"the first rank failed within a pass ({type(error).__name__}: {error}); start anew"
-            raise RankLost(self._group.lost) from error
+            why = f"the first rank failed within a pass ({type(error).__name__}: {error}); start the service anew"
+            raise self._group.give_up(why) from error
 
 
 def build_shard_runner(model: Decoder, config: EngineConfig) -> tuple[KVPool, KVReuse | None, ModelRunner]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import multiprocessing
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,12 +48,8 @@ def _threads() -> Iterator[None]:
 
 @contextmanager
 def on_ranks(folder: Path, size: int = 2, **setup: Any) -> Iterator[Engine]:
-    decoder, ranks = start_ranks(RankSetup(folder, size, torch.float32, **setup))
-    try:
-        with Engine(decoder, TOKEN_BYTES, tiny_limits()) as engine:
-            yield engine
-    finally:
-        ranks.close()
+    with Engine(start_ranks(RankSetup(folder, size, torch.float32, **setup)), TOKEN_BYTES, tiny_limits()) as engine:
+        yield engine
 
 
 def save(folder: Path, **changes: Any) -> Path:
@@ -122,12 +118,8 @@ def test_four_ranks_share_two_kv_heads_and_an_odd_vocabulary(tmp_path: Path) -> 
     save(tmp_path, vocab_size=VOCAB_SIZE - 1, tied_embeddings=True, architecture="LlamaForCausalLM", qkv_bias=False)
     with Engine(Decoder(load(tmp_path, torch.float32)), TOKEN_BYTES[:-1], tiny_limits()) as engine:
         expected = answer(engine)
-    decoder, ranks = start_ranks(RankSetup(tmp_path, 4, torch.float32))
-    try:
-        with Engine(decoder, TOKEN_BYTES[:-1], tiny_limits()) as engine:
-            check_equal(answer(engine), expected)
-    finally:
-        ranks.close()
+    with Engine(start_ranks(RankSetup(tmp_path, 4, torch.float32)), TOKEN_BYTES[:-1], tiny_limits()) as engine:
+        check_equal(answer(engine), expected)
 
 
 def test_weights_and_kv_in_fewer_bits_are_shared_too(tmp_path: Path) -> None:
@@ -142,29 +134,32 @@ def test_weights_and_kv_in_fewer_bits_are_shared_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("when", ["idle", "busy"])
 def test_a_rank_that_dies_ends_the_engine_with_what_to_do(when: str, tmp_path: Path) -> None:
     save(tmp_path)
-    decoder, ranks = start_ranks(RankSetup(tmp_path, 2, torch.float32))
-    try:
-        with Engine(decoder, TOKEN_BYTES, tiny_limits()) as engine:
-            engine.run(GenerationRequest([7, 3], 4))
-            stream = engine.generate(GenerationRequest([7, 3], 200)) if when == "busy" else None
-            os.kill(ranks._processes[0].pid or 0, signal.SIGKILL)
-            if stream is None:
-                deadline = time.monotonic() + 10
-                while ranks.group.lost is None and time.monotonic() < deadline:
-                    time.sleep(0.01)
-                assert "rank 1 of this model has ended (exit code -9); start the service anew" in str(ranks.group.lost)
-            with pytest.raises((EngineFault, EngineClosed), match="start the service anew"):
-                finish(stream or engine.generate(GenerationRequest([7, 3], 200)))
+    with on_ranks(tmp_path) as engine:
+        assert isinstance(engine.model, ShardDecoder)
+        engine.run(GenerationRequest([7, 3], 4))
+        stream = engine.generate(GenerationRequest([7, 3], 200)) if when == "busy" else None
+        (rank,) = multiprocessing.active_children()
+        rank.kill()
+        if stream is None:
+            deadline = time.monotonic() + 10
+            while engine.model.group.lost is None and time.monotonic() < deadline:
+                time.sleep(0.01)
             assert isinstance(engine.fault, RankLost)
-    finally:
-        ranks.close()
+            said = "rank 1 of this model has ended (exit code -9); start the service anew"
+            assert engine.model.group.lost == said
+        with pytest.raises((EngineFault, EngineClosed), match="start the service anew"):
+            finish(stream or engine.generate(GenerationRequest([7, 3], 200)))
+        assert isinstance(engine.fault, RankLost)
+    assert not multiprocessing.active_children()
 
 
 def test_the_ranks_end_with_the_first_one(tmp_path: Path) -> None:
     save(tmp_path)
-    with on_ranks(tmp_path) as engine:
-        assert isinstance(engine.model, ShardDecoder)
-    assert not list(tmp_path.parent.glob("hunk-ranks-*"))
+    folders = set(Path(tempfile.gettempdir()).glob("hunk-ranks-*"))
+    with on_ranks(tmp_path):
+        assert len(multiprocessing.active_children()) == 1
+    assert not multiprocessing.active_children()
+    assert set(Path(tempfile.gettempdir()).glob("hunk-ranks-*")) <= folders
 
 
 def test_what_does_not_divide_is_refused_before_anything_is_started() -> None:

@@ -40,6 +40,7 @@ from agent_runtime.wiring import open_model
 from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
 from engine.errors import WeightsError
+from engine.tensor_parallel import ShardDecoder
 from engine.types import GenerationRequest
 from tests.engine.tiny import tiny_config, tiny_parameters
 from tests.models import RealModel
@@ -317,6 +318,16 @@ def test_a_draft_model_is_loaded_beside_the_model(files: ModelFiles, cache: Path
     assert loaded.draft_model is not None
     assert written(loaded) == from_gguf
     assert load_model(files, cache, limits=EngineConfig(256)).draft_model is None
+
+
+def test_ranks_read_the_copy_and_answer_as_one(files: ModelFiles, cache: Path, from_gguf: tuple[int, ...]) -> None:
+    threads = torch.get_num_threads()
+    loaded = load_model(files, cache, limits=EngineConfig(256), tensor_parallel=3)  # of three KV heads
+    assert isinstance(loaded.engine.model, ShardDecoder)
+    assert loaded.engine.model.config.num_kv_heads == 1
+    assert written(loaded) == from_gguf
+    loaded.engine.close()
+    torch.set_num_threads(threads)
 
 
 def test_a_draft_model_with_another_tokenizer_is_refused(
