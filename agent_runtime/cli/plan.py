@@ -104,6 +104,8 @@ def find_config(model: str) -> ModelConfig:
             return parse_config(read_json(path / "config.json" if path.is_dir() else path))
     except WeightsError as error:
         raise BadRequest(f"{model} cannot be planned: {error}", field="model") from error
+    if path.suffix in (".gguf", ".json") or len(path.parts) > 1:
+        raise BadRequest(f"there is no model at {model}; give a config.json, its folder or a .gguf file", field="model")
     names = [*SHAPES, *(each.name for each in HUB_MODELS)]
     near = find_nearest(model, names)
     hint = f"did you mean {near!r}?" if near else f"known are {', '.join(names)}; or give a config.json or a .gguf file"
@@ -194,10 +196,12 @@ def print_plan(facts: Mapping[str, Any]) -> None:
         f"KV {facts['kv_token_kb']:.1f} kB a token"
     )
     copies = f" on {facts['replicas']} replicas" if facts["replicas"] > 1 else ""
-    typer.echo(
-        f"{facts['users_that_fit']:,} users of {facts['context']:,} tokens fit{copies}; {facts['users']} on each "
-        f"write at most {facts['decode_tok_s']:,.0f} tokens a second in all\n"
-    )
+    written = f"{facts['users']} {'on each' if facts['pool_gb'] else 'users'}"
+    written += f" write at most {facts['decode_tok_s']:,.0f} tokens a second in all"
+    if facts["pool_gb"]:
+        typer.echo(f"{facts['users_that_fit']:,} users of {facts['context']:,} tokens fit{copies}; {written}\n")
+    else:
+        typer.echo(f"the weights do not fit: take fewer bits (--weights) or more --cards; if they did, {written}\n")
     print_table(
         ("products", "of a pass", "weights each", "MFLOP a row"),
         [

@@ -99,3 +99,16 @@ def test_the_shapes_are_those_of_the_files(name: str) -> None:
     found, known = GGUFModel(file).config, parse_config(SHAPES[name])
     for field in ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_size", "vocab_size"):
         assert getattr(found, field) == getattr(known, field)
+
+
+def test_a_model_that_a_card_does_not_hold_has_no_users() -> None:
+    shown = CliRunner().invoke(app, ["plan", "deepseek-v3", "--device", "h200"]).output
+    assert "the weights do not fit: take fewer bits (--weights) or more --cards; if they did, 16 users write" in shown
+    assert "tokens fit" not in shown
+
+
+@pytest.mark.parametrize("model", ["no.gguf", "a/folder"])
+def test_a_path_at_which_nothing_is_says_so(model: str) -> None:
+    result = CliRunner().invoke(app, ["plan", model, "--device", "h200"])
+    assert isinstance(result.exception, HunkError)
+    assert str(result.exception).startswith(f"there is no model at {model}; give a config.json")
