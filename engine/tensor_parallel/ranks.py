@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import signal
@@ -67,6 +68,7 @@ class Ranks:
         self._processes = processes
         self._folder = folder
         self._is_closing = False
+        atexit.register(self.close)
         threading.Thread(target=self._watch, name="ranks", daemon=True).start()
 
     def close(self) -> None:
@@ -74,6 +76,7 @@ class Ranks:
         if self._is_closing:
             return
         self._is_closing = True
+        atexit.unregister(self.close)
         with suppress(RankLost):
             self.group.send(Command.STOP)
         for process in self._processes:
@@ -127,7 +130,8 @@ def start_ranks(setup: RankSetup) -> ShardDecoder:
 
 def run_rank(setup: RankSetup, rank: int, meeting: Path, num_threads: int) -> None:
     """Be a rank until the first one says to stop, or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first rank is interrupted, and says to stop
+    for number in (signal.SIGINT, signal.SIGTERM):  # the first rank gets them too, finishes requests, and says to stop
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(num_threads)
     device = setup.get_device(rank)
     with suppress(RankLost), use_device(device):

@@ -127,7 +127,8 @@ def test_the_cost_counts_what_rows_see(shape: Shape) -> None:
     head_numbers = shape["num_kv_heads"] * shape["head_dim"]
     cost = OP.cost(shape, torch.float16)
     assert cost.num_flops == 4 * shape["group"] * head_numbers * num_pairs
-    of_floats = 2 * num_keys * inputs["pool_keys"][0].nbytes + 2 * inputs["query"].nbytes
+    num_pools = 1 if inputs["pool_values"] is None else 2
+    of_floats = num_pools * num_keys * inputs["pool_keys"][0].nbytes + 2 * inputs["query"].nbytes
     others = (batch.query_starts, batch.page_starts, batch.seq_lens, batch.key_ends)
     assert cost.num_bytes == of_floats + 4 * num_pages + sum(each.nbytes for each in others)
 
