@@ -286,7 +286,8 @@ def test_a_product_is_counted_for_each_row_and_what_it_sees(op: Op, shape: Shape
     _, num_heads, head_dim = query.shape
     counted = op.cost(shape, DTYPE)
     assert counted.num_flops == 2 * 2 * pairs * num_heads * head_dim
-    data = 2 * places * keys[0].nbytes + 2 * 2 * query.numel()
+    num_pools = 1 if inputs["pool_values"] is None else 2
+    data = num_pools * places * keys[0].nbytes + 2 * 2 * query.numel()
     pages = sum(-(-seq_len // batch.page_size) for seq_len in batch.seq_lens.tolist())
     told = 4 * (len(query) + 3 * batch.num_seqs + 1 + pages)
     assert data <= counted.num_bytes <= data + told
