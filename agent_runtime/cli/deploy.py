@@ -75,6 +75,8 @@ def check_replicas(settings: Settings) -> None:
         return
     if settings.model == NO_MODEL:
         raise BadRequest("the model is `none`, which needs no replicas; name a model", field="model")
+    if settings.tensor_parallel > 1:
+        raise BadRequest("--tensor-parallel is for a service without replicas; leave one out", field="tensor_parallel")
     from agent_runtime.cluster.ray_cluster import check_doors, check_installed
 
     check_installed()

@@ -6,6 +6,7 @@ import atexit
 import multiprocessing
 import os
 import signal
+import sys
 import tempfile
 import threading
 from contextlib import suppress
@@ -23,7 +24,7 @@ from engine.tensor_parallel.decoder import ShardDecoder
 from engine.tensor_parallel.group import Command, RankGroup
 from engine.tensor_parallel.runner import follow
 from engine.tensor_parallel.shard import Shard, load_shard
-from engine.weights.checkpoint import LoraAdapter
+from engine.weights.checkpoint import LoraAdapter, read_config
 from engine.weights.gguf import GGUFModel
 
 STOP_SECONDS = 10.0
@@ -68,7 +69,7 @@ class Ranks:
         self._processes = processes
         self._folder = folder
         self._is_closing = False
-        atexit.register(self.close)
+        atexit.register(self._kill)  # a process that ends while it loads does not wait for its ranks
         threading.Thread(target=self._watch, name="ranks", daemon=True).start()
 
     def close(self) -> None:
@@ -76,15 +77,19 @@ class Ranks:
         if self._is_closing:
             return
         self._is_closing = True
-        atexit.unregister(self.close)
         with suppress(RankLost):
             self.group.send(Command.STOP)
         for process in self._processes:
             process.join(STOP_SECONDS)
-            if process.is_alive():
-                process.kill()
-                process.join()
+        self._kill()
         self.group.close()
+
+    def _kill(self) -> None:
+        self._is_closing = True
+        atexit.unregister(self._kill)
+        for process in self._processes:
+            process.kill()
+            process.join()
         self._folder.cleanup()
 
     def _watch(self) -> None:
@@ -101,6 +106,8 @@ def start_ranks(setup: RankSetup) -> ShardDecoder:
     They end with the decoder that is returned. On a CPU the ranks share its cores. Raises WeightsError if the model
     does not divide by the ranks, RankLost if one of them ends.
     """
+    source = GGUFModel(setup.source) if setup.source.is_file() else setup.source
+    Shard(0, setup.size).narrow(source.config if isinstance(source, GGUFModel) else read_config(source))
     folder = tempfile.TemporaryDirectory(prefix="hunk-ranks-")
     meeting, context = Path(folder.name) / "meeting", multiprocessing.get_context("spawn")
     num_threads = max(1, torch.get_num_threads() // setup.size)
@@ -134,8 +141,15 @@ def run_rank(setup: RankSetup, rank: int, meeting: Path, num_threads: int) -> No
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(num_threads)
     device = setup.get_device(rank)
-    with suppress(RankLost), use_device(device):
-        group = RankGroup(rank, setup.size, meeting, device)
-        follow(setup.build(group))
-        group.close()
-    os._exit(0)  # threads of the link may hang in a process whose first rank is gone
+    exit_code = 0
+    try:
+        with use_device(device):
+            group = RankGroup(rank, setup.size, meeting, device)
+            follow(setup.build(group))
+            group.close()
+    except RankLost:
+        pass
+    except Exception as error:  # noqa: BLE001 -- the outermost frame of this process
+        sys.stderr.write(f"rank {rank}: {type(error).__name__}: {error}\n")
+        exit_code = 1
+    os._exit(exit_code)  # threads of the link may hang in a process whose first rank is gone

@@ -171,7 +171,10 @@ def test_ranks_talk_on_this_machine_alone_and_end_with_the_first_one(tmp_path: P
     assert set(Path(tempfile.gettempdir()).glob("hunk-ranks-*")) <= folders
 
 
-def test_what_does_not_divide_is_refused_before_anything_is_started() -> None:
+def test_what_does_not_divide_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match="4 query heads do not divide into 3 ranks"):
+        start_ranks(RankSetup(save(tmp_path), 3, torch.float32))
+    assert not multiprocessing.active_children()
     for changes, said in (
         ({"num_heads": 6, "num_kv_heads": 3}, "6 query heads do not divide into 4"),
         ({"ffn_size": 42}, "42 numbers of the feed-forward part do not divide into 4"),

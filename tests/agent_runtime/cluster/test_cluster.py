@@ -138,6 +138,7 @@ def test_an_error_is_the_same_after_it_was_sent(fault: HunkError) -> None:
     [
         (["serve", "--replicas", "2", "--cluster", "127.0.0.1:1"], "leave --replicas out"),
         (["serve", "--replicas", "2", "--model", "none"], "needs no replicas"),
+        (["serve", "--replicas", "2", "--tensor-parallel", "2"], "is for a service without replicas"),
         (["serve", "--replicas", "0"], "Invalid value for '--replicas'"),
         (["serve", "--cluster", "10.0.0.4:6379"], "RAY_AUTH_MODE=token"),
         (["deploy", "--cluster", "10.0.0.4:6379"], "RAY_AUTH_MODE=token"),
