@@ -69,7 +69,6 @@ class Ranks:
         self._processes = processes
         self._folder = folder
         self._is_closing = False
-        atexit.register(self._kill)  # a process that ends while it loads does not wait for its ranks
         threading.Thread(target=self._watch, name="ranks", daemon=True).start()
 
     def close(self) -> None:
@@ -86,7 +85,6 @@ class Ranks:
 
     def _kill(self) -> None:
         self._is_closing = True
-        atexit.unregister(self._kill)
         for process in self._processes:
             process.kill()
             process.join()
@@ -116,6 +114,7 @@ def start_ranks(setup: RankSetup) -> ShardDecoder:
         name, args = f"rank {rank}", (setup, rank, meeting, num_threads)
         processes.append(context.Process(target=run_rank, args=args, name=name, daemon=True))
         processes[-1].start()
+        atexit.register(processes[-1].kill)  # else the interpreter's exit waits for it, as it ignores SIGTERM
     if setup.device == "cpu":
         torch.set_num_threads(num_threads)
     try:
@@ -139,6 +138,7 @@ def run_rank(setup: RankSetup, rank: int, meeting: Path, num_threads: int) -> No
     """Be a rank until the first one says to stop, or is gone."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the first rank gets them too, finishes requests, and says to stop
         signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_first, name="first rank", daemon=True).start()
     torch.set_num_threads(num_threads)
     device = setup.get_device(rank)
     exit_code = 0
@@ -153,3 +153,11 @@ def run_rank(setup: RankSetup, rank: int, meeting: Path, num_threads: int) -> No
         sys.stderr.write(f"rank {rank}: {type(error).__name__}: {error}\n")
         exit_code = 1
     os._exit(exit_code)  # threads of the link may hang in a process whose first rank is gone
+
+
+def _end_with_first() -> None:
+    """End this process when the first rank's does, also while they have not met."""
+    first = multiprocessing.parent_process()
+    assert first is not None, "it was started by the first rank"
+    wait([first.sentinel])
+    os._exit(0)
