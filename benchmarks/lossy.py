@@ -17,9 +17,10 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -62,7 +63,7 @@ class Edit:
     answer: tuple[int, ...]
 
 
-class Asked(HunkError):
+class Asked(Exception):
     """Raised in place of an answer: the prompt is what is wanted."""
 
 
@@ -128,10 +129,11 @@ def main() -> None:
         loaded = open_model(
             options.model, ModelSettings.from_env(os.environ), LoadOptions(context=CONTEXT, kv_sequences=1)
         )
-        cases = draw_edits(loaded, options.limit, options.seed)
+        found = find_edits(loaded, draw_cases(options.seed))
+        edits = [edit for _, _, edit in islice(found, options.limit)]
         for shortcut in SHORTCUTS:
             if not options.only or any(part in shortcut.name for part in options.only.split(",")):
-                rows.append(summarise(shortcut, list(measure(shortcut, loaded, cases, options, kept))))
+                rows.append(summarise(shortcut, list(measure(shortcut, loaded, edits, options, kept))))
                 print(render_rows(rows[-1:], COLUMNS).splitlines()[-1], flush=True)
         loaded.engine.close()
     except (HunkError, OSError, ValueError) as error:
@@ -153,24 +155,27 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def draw_edits(loaded: LoadedModel, limit: int, seed: int) -> list[Edit]:
-    """Return edits that a model is asked about, in random order."""
-    merger, edits = AskedMerger(loaded), list[Edit]()
-    applier = Applier(lambda: merger)
+def draw_cases(seed: int) -> list[Case]:
+    """Return the real lazy snippets in random order."""
     cases = [case for case in load_cases_at(DEFAULT_CASES / "snippets").cases if isinstance(case, Case)]
     random.Random(seed).shuffle(cases)
+    return cases
+
+
+def find_edits(loaded: LoadedModel, cases: Iterable[Case]) -> Iterator[tuple[Case, ModelTask, Edit]]:
+    """Yield the cases that a model is asked about, with the task and the edit."""
+    merger = AskedMerger(loaded)
+    applier = Applier(lambda: merger)
     for case in cases:
-        if len(edits) == limit:
-            break
         request = ApplyRequest(
             case.original.encode(), case.edit, path=case.path, format="lazy", instruction=case.instruction
         )
-        with suppress(HunkError):
+        with suppress(HunkError, Asked):
             applier.apply(request)
         task = merger.take()
         edit = None if task is None else merger.build_edit(task, case.expected)
-        edits += [] if edit is None else [edit]
-    return edits
+        if task is not None and edit is not None:
+            yield case, task, edit
 
 
 def change(config: ModelConfig, shortcut: Shortcut) -> tuple[ModelConfig, Callable[[str], str]]:

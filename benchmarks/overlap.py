@@ -1,11 +1,11 @@
 """Measure how well sums of ranks are hidden on a link of limited rate: `python -m benchmarks.overlap`.
 
-Two ranks run the same passes of one model, each on half of the cores. Sums go through gloo on the loopback interface,
-and are held back until a link of the given rate would have carried them, one after the other: for each rank as many
-bytes as the summed tensor has (a ring of two). Rates are set so that the link takes half as long as the products,
-as long, or twice as long. The bound is the longer of both alone: `bound` over the measured seconds is 1 at best.
-gloo computes the sums on the same cores, which no overlap hides: `sums` are the seconds that it adds to a pass without
-a limit of the rate, and `with sums` is the bound that has them beside the products.
+Two ranks run the same passes of one model, each on half of the cores. Sums go through memory that both share, or, with
+`--gloo`, through the loopback interface. They are held back until a link of the given rate would have carried them,
+one after the other: for each rank as many bytes as the summed tensor has (a ring of two). Rates are set so that the
+link takes half as long as the products, as long, or twice as long. The bound is the longer of both alone: `bound` over
+the measured seconds is 1 at best. Sums are added up on the same cores, which no overlap hides: `sums` are the seconds
+that this adds to a pass without a limit of the rate, and `with sums` is the bound that has them beside the products.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from engine.errors import EngineError
 from engine.runner.step_rows import PagedRows
 from engine.tensor_parallel import RankGroup, Shard, ShardDecoder, load_shard
 from engine.tensor_parallel.decoder import OVERLAPS, Overlap
-from engine.tensor_parallel.group import Work
+from engine.tensor_parallel.group import Work, find_memory_folder
 from engine.tensor_parallel.runner import ShardRows, build_rows_runner
 
 CONTEXT, PAGE_SIZE = 256, 32
@@ -75,9 +75,9 @@ class SlowLink(RankGroup):
 class Passes:
     """Runs and times the passes of one rank; both ranks do the same in the same order."""
 
-    def __init__(self, folder: Path, rank: int, meeting: Path) -> None:
+    def __init__(self, folder: Path, rank: int, meeting: Path, *, shares_memory: bool) -> None:
         torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
-        self.link = SlowLink(rank, 2, meeting, torch.device("cpu"))
+        self.link = SlowLink(rank, 2, meeting, torch.device("cpu"), shares_memory=shares_memory)
         parameters = load_shard(folder, torch.float32, Shard(rank, 2))
         self.model = ShardDecoder(parameters, group=self.link)
         num_pages = -(-(CONTEXT + 1024) // PAGE_SIZE)
@@ -129,9 +129,10 @@ def main() -> None:
         folder = files.path if files.kind == "safetensors" else locate_copy(files, settings.cache_dir)
         if not folder.is_dir():
             sys.exit(f"{options.model} has no converted copy yet; `hunk apply --model {options.model}` makes it")
-        with tempfile.TemporaryDirectory() as meetings:
+        with tempfile.TemporaryDirectory(dir=find_memory_folder()) as meetings:
             sizes = [int(size) for size in options.rows.split(",")]
-            arguments = folder, 1, Path(meetings) / "meeting", sizes, options.turns
+            meeting, shares_memory = Path(meetings) / "meeting", not options.gloo
+            arguments = folder, meeting, shares_memory, sizes, options.turns
             other = multiprocessing.get_context("spawn").Process(target=_follow, args=arguments, daemon=True)
             other.start()
 
@@ -139,7 +140,7 @@ def main() -> None:
                 rows.append(row)
                 say(render_rows([row], COLUMNS).splitlines()[-1])
 
-            passes = Passes(folder, 0, Path(meetings) / "meeting")
+            passes = Passes(folder, 0, meeting, shares_memory=shares_memory)
             passes.compare(sizes, options.turns, report)
             other.join()
     except (HunkError, EngineError, OSError, ValueError) as error:
@@ -148,12 +149,13 @@ def main() -> None:
     summary = {"worst_best": min(row["best"] for row in rows), "worst_plain": min(row["plain"] for row in rows)}
     better, plain = summary["worst_best"], summary["worst_plain"]
     print(f"of the bound at least {better:.2f} with the better overlap, {plain:.2f} without")
-    meta = {"machine": describe_machine(), "model": options.model, "load_at_start": load, "summary": summary}
+    asked = {"model": options.model, "gloo": options.gloo}
+    meta = {"machine": describe_machine(), "load_at_start": load, "summary": summary} | asked
     write_json(options.json, meta, rows)
 
 
-def _follow(folder: Path, rank: int, meeting: Path, sizes: list[int], turns: int) -> None:
-    Passes(folder, rank, meeting).compare(sizes, turns, lambda row: None)
+def _follow(folder: Path, meeting: Path, shares_memory: bool, sizes: list[int], turns: int) -> None:
+    Passes(folder, 1, meeting, shares_memory=shares_memory).compare(sizes, turns, lambda row: None)
 
 
 def _options() -> argparse.Namespace:
@@ -161,6 +163,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--model", default="qwen2.5-coder-0.5b", help="a name of the catalogue")
     parser.add_argument("--rows", default="8,64,256", help="rows of the passes")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--gloo", action="store_true", help="sums go through gloo, not through shared memory")
     options = parser.parse_args()
     if options.turns < 1 or not all(size.isdigit() and int(size) > 1 for size in options.rows.split(",")):
         parser.error("--turns must be at least 1, and --rows numbers from 2 on, with commas between")

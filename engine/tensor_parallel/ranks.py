@@ -21,7 +21,7 @@ from engine.device import use_device
 from engine.errors import RankLost
 from engine.layers import Quantization
 from engine.tensor_parallel.decoder import ShardDecoder
-from engine.tensor_parallel.group import Command, RankGroup
+from engine.tensor_parallel.group import Command, RankGroup, find_memory_folder
 from engine.tensor_parallel.runner import follow
 from engine.tensor_parallel.shard import Shard, load_shard
 from engine.weights.checkpoint import LoraAdapter, read_config
@@ -106,7 +106,7 @@ def start_ranks(setup: RankSetup) -> ShardDecoder:
     """
     source = GGUFModel(setup.source) if setup.source.is_file() else setup.source
     Shard(0, setup.size).narrow(source.config if isinstance(source, GGUFModel) else read_config(source))
-    folder = tempfile.TemporaryDirectory(prefix="hunk-ranks-")
+    folder = tempfile.TemporaryDirectory(prefix="hunk-ranks-", dir=find_memory_folder())
     meeting, context = Path(folder.name) / "meeting", multiprocessing.get_context("spawn")
     num_threads = max(1, torch.get_num_threads() // setup.size)
     processes: list[BaseProcess] = []

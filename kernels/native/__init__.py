@@ -26,7 +26,8 @@ from kernels.winners import get_default_folder
 log = logging.getLogger(__name__)
 
 SOURCES = tuple(
-    Path(__file__).with_name(name) for name in ("block.h", "linear.cpp", "attention.cpp", "pack.cpp", "elementwise.cpp")
+    Path(__file__).with_name(name)
+    for name in ("block.h", "linear.cpp", "attention.cpp", "pack.cpp", "elementwise.cpp", "counters.cpp")
 )
 OPTIONS = ("-O3", "-std=c++17", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared")
 

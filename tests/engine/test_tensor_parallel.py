@@ -23,7 +23,9 @@ from engine.errors import EngineClosed, EngineFault, RankLost, WeightsError
 from engine.runner.step_rows import PagedRows
 from engine.tensor_parallel import RankSetup, Shard, ShardDecoder, start_ranks
 from engine.tensor_parallel.decoder import OVERLAPS, Overlap
+from engine.tensor_parallel.group import find_memory_folder
 from engine.tensor_parallel.runner import MEASURED_ROWS, ShardRunner, pack_rows, split_rows, unpack_rows
+from engine.tensor_parallel.shared_sums import can_share
 from engine.types import GenerationRequest, GenerationResult
 from engine.weights import load, save_folder
 from engine.worker import Stream
@@ -110,6 +112,8 @@ def test_two_ranks_answer_as_one(family: str, tmp_path: Path) -> None:
     with Engine(Decoder(load(tmp_path, torch.float32)), TOKEN_BYTES, tiny_limits()) as engine:
         expected = answer(engine)
     with on_ranks(tmp_path) as engine:
+        assert isinstance(engine.model, ShardDecoder)
+        assert (engine.model.group._shared is not None) == can_share()
         for overlap in OVERLAPS:
             engine.forget_cached()
             hide_sums(engine, overlap)
@@ -122,6 +126,17 @@ def test_four_ranks_share_two_kv_heads_and_an_odd_vocabulary(tmp_path: Path) -> 
     with Engine(Decoder(load(tmp_path, torch.float32)), TOKEN_BYTES[:-1], tiny_limits()) as engine:
         expected = answer(engine)
     with Engine(start_ranks(RankSetup(tmp_path, 4, torch.float32)), TOKEN_BYTES[:-1], tiny_limits()) as engine:
+        check_equal(answer(engine), expected)
+
+
+def test_without_shared_memory_sums_go_through_gloo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path)
+    with Engine(Decoder(load(tmp_path, torch.float32)), TOKEN_BYTES, tiny_limits()) as engine:
+        expected = answer(engine)
+    monkeypatch.setattr("engine.tensor_parallel.group.can_share", lambda: False)  # on one of two ranks
+    with on_ranks(tmp_path) as engine:
+        assert isinstance(engine.model, ShardDecoder)
+        assert engine.model.group._shared is None
         check_equal(answer(engine), expected)
 
 
@@ -158,7 +173,8 @@ def test_a_rank_that_dies_ends_the_engine_with_what_to_do(when: str, tmp_path: P
 
 def test_ranks_talk_on_this_machine_alone_and_end_with_the_first_one(tmp_path: Path) -> None:
     save(tmp_path)
-    folders = set(Path(tempfile.gettempdir()).glob("hunk-ranks-*"))
+    places = [Path(find_memory_folder() or tempfile.gettempdir()), Path(tempfile.gettempdir())]
+    folders = {folder for place in places for folder in place.glob("hunk-ranks-*")}
     with on_ranks(tmp_path):
         (rank,) = multiprocessing.active_children()
         sockets = [each for pid in (os.getpid(), rank.pid) for each in psutil.Process(pid).net_connections("inet")]
@@ -168,7 +184,7 @@ def test_ranks_talk_on_this_machine_alone_and_end_with_the_first_one(tmp_path: P
         rank.join(0.5)
         assert rank.is_alive()
     assert not multiprocessing.active_children()
-    assert set(Path(tempfile.gettempdir()).glob("hunk-ranks-*")) <= folders
+    assert {folder for place in places for folder in place.glob("hunk-ranks-*")} <= folders
 
 
 def test_what_does_not_divide_is_refused_before_anything_is_started(tmp_path: Path) -> None:

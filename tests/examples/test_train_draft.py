@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -13,21 +12,15 @@ import torch
 
 from benchmarks.drafts import COMMITS
 from engine.speculation.step_times import StepTimes
+from tests.examples.programs import ROOT, load_program
 from tests.models import RealModel
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "examples" / "train_draft"
 
 
 @pytest.fixture(scope="module")
 def program() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("train_draft", PROGRAM / "__main__.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["train_draft"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_program("train_draft")
 
 
 def test_the_summary_is_that_of_the_drafts(program: ModuleType) -> None:
