@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from agent_runtime.errors import HunkError
 from agent_runtime.models.config import LoadOptions, ModelSettings
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.store import ModelStore, locate_copy, resolve
+from agent_runtime.models.store import ModelStore, find_tensor_folder, resolve
 from agent_runtime.wiring import open_model
 from benchmarks.cases import DEFAULT_CASES, Case
 from benchmarks.harness import describe_machine, render_rows, say
@@ -70,6 +70,9 @@ PARTS = (
     *(f"self_attn.{name}_proj" for name in ("q", "k", "v", "o")),
     *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
 )
+
+TENSORS = {f"{part}.weight" for part in (*PARTS, "input_layernorm", "post_attention_layernorm")}
+"""Of a layer, beside biases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +160,22 @@ class UpperLayers(nn.Module):
     """The layers of a Qwen2 or Llama decoder from one on, with a LoRA of each projection; only the LoRA is trained."""
 
     def __init__(self, decoder: Decoder, folder: Path, first_layer: int) -> None:
+        """Raises ValueError for a model of another family, and for a layer that it does not have."""
         super().__init__()
         tensors, self._decoder, config = TensorFolder(folder), decoder, decoder.config
         names = tensors.shapes()
         self._layers = []
         self.down, self.up = nn.ParameterDict(), nn.ParameterDict()
+        if not 0 < first_layer < config.num_layers:
+            raise ValueError(f"--first-layer must be from 1 to {config.num_layers - 1} for this model")
         for index in range(first_layer, config.num_layers):
             prefix = f"model.layers.{index}."
             own = [name for name in names if name.startswith(prefix)]
             self._layers.append({name.removeprefix(prefix): tensors.read(name).float() for name in own})
+            if {
+                name.removesuffix(".bias") + ".weight" * name.endswith(".bias") for name in self._layers[-1]
+            } != TENSORS:
+                raise ValueError(f"{config.architecture} is no Qwen2 or Llama, whose layers this program computes")
             for part in PARTS:
                 num_out, num_in = self._layers[-1][f"{part}.weight"].shape
                 name = f"{index}.{part}".replace(".", "/")
@@ -275,15 +285,16 @@ def main() -> None:
     started = time.monotonic()
     say(describe_machine())
     try:
+        check_begun(options)
         how = LoadOptions(context=4096, kv_sequences=1)
         loaded = open_model(options.model, ModelSettings.from_env(os.environ), how)
+        trainer = Trainer(loaded.engine.model, find_folder(loaded), options.first_layer)
         cases = draw_cases(0)
         unseen = [case for case in cases if case.repo in UNSEEN]
         made = make_imitations(DEFAULT_CASES / "commits", 10 * options.examples, 5, "train")
         seen = [case for case in [*cases, *made] if case.repo not in UNSEEN]
         tests = read_examples(loaded, unseen, options.tests, options.first_layer, "test", out)
         examples = read_examples(loaded, seen, options.examples, options.first_layer, "train", out)
-        trainer = Trainer(loaded.engine.model, find_folder(loaded), options.first_layer)
     except (HunkError, OSError, ValueError) as error:
         sys.exit(str(error))
     num_tokens = sum(each.num_tokens for each in examples)
@@ -308,16 +319,26 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--first-layer", type=int, default=8, help="the first layer that the adapter changes")
     options = parser.parse_args()
-    if min(options.examples, options.tests, options.epochs) < 1 or options.first_layer < 1:
-        parser.error("--examples, --tests, --epochs and --first-layer must be at least 1")
+    if min(options.tests, options.epochs, options.first_layer) < 1 or options.examples < BATCH:
+        parser.error(f"--tests, --epochs and --first-layer must be at least 1, --examples at least {BATCH}")
     return options
+
+
+def check_begun(options: argparse.Namespace) -> None:
+    """Keep what the run is of; raises ValueError if the folder holds one of another model or other counts."""
+    file: Path = options.out / "options.json"
+    asked = {name: value for name, value in vars(options).items() if name != "out"}
+    begun = json.loads(file.read_text()) if file.exists() else asked
+    if begun != asked:
+        given = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in begun.items())
+        raise ValueError(f"{options.out} was begun with {given}; go on with these, or take another --out")
+    file.write_text(json.dumps(asked))
 
 
 def find_folder(loaded: LoadedModel) -> Path:
     """Return the folder with the model's tensors, or of its converted copy."""
     cache_dir = ModelSettings.from_env(os.environ).cache_dir
-    files = resolve(loaded.name, ModelStore(cache_dir))
-    return files.path if files.kind == "safetensors" else locate_copy(files, cache_dir)
+    return find_tensor_folder(resolve(loaded.name, ModelStore(cache_dir)), cache_dir)
 
 
 def read_examples(

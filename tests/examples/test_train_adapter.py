@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from benchmarks.cases import DEFAULT_CASES
 from engine.decoder import Decoder
 from engine.weights import load, save_folder
 from tests.engine.reuse.turns import random_ids
-from tests.engine.tiny import tiny_config, tiny_parameters
+from tests.engine.tiny import FAMILIES, tiny_config, tiny_parameters
 from tests.examples.programs import ROOT, load_program
 from tests.models import RealModel
 
@@ -81,6 +82,26 @@ def test_an_adapter_learns_its_examples_and_goes_on_where_it_stopped(
     assert [*again.train(examples, 6, tmp_path)] == [1, 2, 3, 4, 5, 6]
     for name, value in again.layers.state_dict().items():
         torch.testing.assert_close(value, trainer.layers.state_dict()[name])
+
+
+def test_another_family_and_a_layer_that_is_not_there_are_refused(
+    program: ModuleType, decoder: Decoder, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="--first-layer must be from 1 to"):
+        program.Trainer(decoder, tmp_path, decoder.config.num_layers)
+    folder = tmp_path / "qwen3"
+    folder.mkdir()
+    save_folder(tiny_parameters(tiny_config(**FAMILIES["qwen3"])), folder)
+    with pytest.raises(ValueError, match="Qwen3ForCausalLM is no Qwen2 or Llama"):
+        program.Trainer(Decoder(load(folder, torch.float32)), folder, FIRST_LAYER)
+
+
+def test_a_folder_of_another_run_is_not_gone_on_with(program: ModuleType, tmp_path: Path) -> None:
+    asked = argparse.Namespace(model="a", out=tmp_path, first_layer=8)
+    program.check_begun(asked)
+    program.check_begun(asked)
+    with pytest.raises(ValueError, match="was begun with --model a --first-layer 8"):
+        program.check_begun(argparse.Namespace(model="a", out=tmp_path, first_layer=9))
 
 
 @pytest.mark.long
