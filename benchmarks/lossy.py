@@ -33,7 +33,7 @@ from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.llm.questions import find_scope
 from agent_runtime.models.config import LoadOptions, ModelSettings
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.store import ModelStore, locate_copy, resolve
+from agent_runtime.models.store import ModelStore, find_tensor_folder, resolve
 from agent_runtime.request_context import ProgressListener, RequestContext
 from agent_runtime.types import ApplyRequest
 from agent_runtime.wiring import open_model
@@ -202,7 +202,7 @@ def build(shortcut: Shortcut, loaded: LoadedModel) -> Decoder:
     """Return the model with the shortcut; its weights are read from the converted copy of the loaded one."""
     cache_dir = ModelSettings.from_env(os.environ).cache_dir
     files, precision = resolve(loaded.name, ModelStore(cache_dir)), loaded.engine.model.precision
-    folder = files.path if files.kind == "safetensors" else locate_copy(files, cache_dir)
+    folder = find_tensor_folder(files, cache_dir)
     config, rename = change(read_config(folder), shortcut)
     tensors = TensorFolder(folder)
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from agent_runtime.errors import HunkError
 from agent_runtime.models.config import ModelSettings
-from agent_runtime.models.store import ModelStore, locate_copy, resolve
+from agent_runtime.models.store import ModelStore, find_tensor_folder, resolve
 from benchmarks.harness import Row, describe_machine, make_parser, render_rows, say, warn_if_busy, write_json
 from engine.errors import EngineError
 from engine.runner.step_rows import PagedRows
@@ -126,7 +126,7 @@ def main() -> None:
     try:
         settings = ModelSettings.from_env(os.environ)
         files = resolve(options.model, ModelStore(settings.cache_dir))
-        folder = files.path if files.kind == "safetensors" else locate_copy(files, settings.cache_dir)
+        folder = find_tensor_folder(files, settings.cache_dir)
         if not folder.is_dir():
             sys.exit(f"{options.model} has no converted copy yet; `hunk apply --model {options.model}` makes it")
         with tempfile.TemporaryDirectory(dir=find_memory_folder()) as meetings:

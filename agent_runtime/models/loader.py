@@ -17,6 +17,7 @@ import torch
 from agent_runtime.errors import BadRequest, CorruptModel, ModelUnavailable
 from agent_runtime.models.store import (
     ModelFiles,
+    find_tensor_folder,
     hash_file,
     is_sealed,
     load_cache_key,
@@ -148,7 +149,7 @@ def _name_model(files: ModelFiles) -> Iterator[None]:
 
 def _find_source(files: ModelFiles, cache_dir: Path, precision: Precision, lora: LoraAdapter | None) -> Path:
     """Return what ranks read: the folder of safetensors, the bf16 copy of a GGUF file, or the file itself."""
-    place = files.path if files.kind == "safetensors" else locate_copy(files, cache_dir)
+    place = find_tensor_folder(files, cache_dir)
     may_read = files.kind == "safetensors" or (precision.stored == torch.bfloat16 and lora is None)
     return place if may_read and place.is_dir() else files.path
 

@@ -324,6 +324,11 @@ def locate_copy(files: ModelFiles, cache_dir: Path) -> Path:
     return cache_dir / "converted" / key
 
 
+def find_tensor_folder(files: ModelFiles, cache_dir: Path) -> Path:
+    """Return the folder of a model's safetensors: its own, or that of its copy, which may not have been made yet."""
+    return files.path if files.kind == "safetensors" else locate_copy(files, cache_dir)
+
+
 def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file; raises OSError."""
     with path.open("rb") as file:

@@ -15,7 +15,7 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, Ll
 from gguf.quants import dequantize
 from gguf.quants import quantize as quantize_blocks
 
-from agent_runtime.models.store import ModelFiles, ModelStore, locate_copy, resolve
+from agent_runtime.models.store import ModelFiles, ModelStore, find_tensor_folder, resolve
 from agent_runtime.process import build_environment, build_spin_environment
 from benchmarks.peers.environments import PEERS, Peer
 from benchmarks.peers.protocol import Answer, Arrival, Contestant, ContestantFailed
@@ -124,7 +124,7 @@ def open_entrants(
         command = [sys.executable, "-m", module, "--model", model, "--context", str(context), "--quantize", quantize]
         files = resolve(model, ModelStore(cache_dir))
         ours = stack.enter_context(Contestant(OURS, command, CHECKOUT, environ))
-        folder = files.path if files.kind == "safetensors" else locate_copy(files, cache_dir)  # which ours has made
+        folder = find_tensor_folder(files, cache_dir)  # which ours has made
         config_file = folder / "config.json"
         config = parse_config(json.loads(config_file.read_text(encoding="utf-8")))
         command = [sys.executable, "-m", "benchmarks.engine.roofline", "--config", str(config_file)]

@@ -2,7 +2,7 @@
 
 Each rank has some slots. For sum n it copies its tensor into slot n modulo NUM_SLOTS and counts what it has written;
 when all have, each adds up the slots in the order of the ranks, so that all get the same bits, and counts what it has
-read. Nothing waits but `wait`: there is no thread, and no copy through the kernel.
+read. A slot is written again once all have read it. There is no thread, and no copy through the kernel.
 """
 
 from __future__ import annotations
