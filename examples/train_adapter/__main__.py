@@ -285,10 +285,10 @@ def main() -> None:
     started = time.monotonic()
     say(describe_machine())
     try:
-        check_begun(options)
         how = LoadOptions(context=4096, kv_sequences=1)
         loaded = open_model(options.model, ModelSettings.from_env(os.environ), how)
         trainer = Trainer(loaded.engine.model, find_folder(loaded), options.first_layer)
+        check_begun(options)
         cases = draw_cases(0)
         unseen = [case for case in cases if case.repo in UNSEEN]
         made = make_imitations(DEFAULT_CASES / "commits", 10 * options.examples, 5, "train")
