@@ -15,7 +15,7 @@ from engine.device import check_device, use_device
 from engine.engine_config import EngineConfig
 from engine.errors import DeadlineExceeded, DeviceLost, DoesNotFit, EngineError, EngineFault, RequestError
 from engine.kv_cache import KVPages, root_key
-from engine.layers import AdapterSet
+from engine.layers import Adapter, AdapterSet
 from engine.prefix_tier import build_shared_prefixes
 from engine.prefix_tier.fetch_queue import FetchQueue
 from engine.request import AddedTokens, RequestState
@@ -156,15 +156,16 @@ class EngineCore:
         return self._add(request, proposer, in_idle_time=False)
 
     def _add(self, request: GenerationRequest, proposer: Proposer | None, *, in_idle_time: bool) -> int:
-        adapter = None if request.adapter is None else self._adapters.get(request.adapter)
+        (adapter, root), arrival = self._find_root(request), self._clock()
         drafting = self._speculator.build_state(proposer, self.model.config.vocab_size, self._clock)
         state = RequestState(request, self._token_bytes, drafting, adapter)
-        arrival, root = self._clock(), self._compute_root(request)
         sequence = ScheduledSequence(
             id=self._num_added,
             token_ids=list(request.prompt_ids),
             max_len=len(request.prompt_ids) + request.max_new_tokens,
             root=root,
+            num_bare=request.adapter_start,
+            mark=adapter.mark if adapter and request.adapter_start else 0,
             priority=request.priority,
             arrival=arrival,
             deadline=None if request.deadline_s is None else arrival + request.deadline_s,
@@ -201,14 +202,15 @@ class EngineCore:
 
     def _add_idle(self, request: GenerationRequest, root: bytes) -> int:
         """Add a request of idle work; raises RequestError if its adapter's name now belongs to other weights."""
-        if self._compute_root(request) != root:
+        if self._find_root(request)[1] != root:
             raise RequestError(f"the adapter {request.adapter!r} was loaded anew")
         return self._add(request, None, in_idle_time=True)
 
-    def _compute_root(self, request: GenerationRequest) -> bytes:
-        """Return the key under which the request's KV is shared; raises RequestError if its adapter is not loaded."""
+    def _find_root(self, request: GenerationRequest) -> tuple[Adapter | None, bytes]:
+        """Return the adapter, and the key under which KV is shared; raises RequestError if it is not loaded."""
         adapter = None if request.adapter is None else self._adapters.get(request.adapter)
-        return root_key(self.model.fingerprint, request.salt, None if adapter is None else adapter.fingerprint.hex())
+        own = adapter.fingerprint.hex() if adapter and not request.adapter_start else None
+        return adapter, root_key(self.model.fingerprint, request.salt, own)
 
     def close(self) -> None:
         """Write the stored KV to disk, if there is a disk tier, and leave the shared tier."""
@@ -293,12 +295,10 @@ class EngineCore:
                 f"the prompt's {len(prompt)} tokens and up to {request.max_new_tokens} new ones exceed the "
                 f"context of {self.max_seq_len}"
             )
-        if not 0 <= min(prompt) <= max(prompt) < vocab_size:
-            raise RequestError(f"the prompt holds a token id outside [0, {vocab_size})")
-        if not all(0 <= token_id < vocab_size for token_id in request.forced_ids):
-            raise RequestError(f"forced_ids holds a token id outside [0, {vocab_size})")
-        if not all(0 <= token_id < vocab_size for token_id in request.logit_bias):
-            raise RequestError(f"logit_bias holds a token id outside [0, {vocab_size})")
+        given = {"the prompt": prompt, "forced_ids": request.forced_ids, "logit_bias": request.logit_bias}
+        for name, ids in given.items():
+            if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+                raise RequestError(f"{name} holds a token id outside [0, {vocab_size})")
 
     def _propose_drafts(self) -> list[Output]:
         """Have drafts proposed; a drafter that raises fails its own request."""
@@ -437,7 +437,7 @@ class EngineCore:
         if self.reuse is not None:
             self.reuse.finish(sequence)
         if self.shared is not None and not discard and sequence.status is Status.RUNNING:
-            self.shared.keep(self.pages, request_id, sequence.root, sequence.token_ids)
+            self.shared.keep(self.pages, request_id, sequence.root, sequence.bare_ids)
         self.scheduler.remove(request_id, discard=discard)
         self._speculator.close(request_id)
         for source, usage in state.usage.by_source.items():

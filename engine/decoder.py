@@ -14,7 +14,7 @@ from torch import Tensor
 from engine.config import ModelConfig, Rope
 from engine.contiguous_cache import CacheView, KVCache
 from engine.layers import (
-    Adapter,
+    NO_ADAPTERS,
     AdapterRows,
     DecoderWeights,
     Experts,
@@ -112,11 +112,9 @@ class Batch:
         cls,
         chunks: Sequence[tuple[int | Sequence[int], Sequence[int]]],
         device: torch.device,
-        adapters: Sequence[Adapter | None] | None = None,
+        adapters: AdapterRows = NO_ADAPTERS,
     ) -> Batch:
-        """Return the batch of one chunk for each sequence: its positions or the first of them, its tokens, its LoRA
-        adapter.
-        """
+        """Return the batch of one chunk for each sequence: its positions or the first of them, and its tokens."""
         token_ids = [token_id for _, ids in chunks for token_id in ids]
         by_chunk = [range(at, at + len(ids)) if isinstance(at, int) else at for at, ids in chunks]
         positions = [position for each in by_chunk for position in each]
@@ -125,9 +123,7 @@ class Batch:
             torch.tensor(token_ids, dtype=torch.int64, device=device),
             torch.tensor(positions, dtype=torch.int64, device=device),
             tuple(pairwise(borders)),
-            AdapterRows.from_sequences(
-                zip(adapters or [None] * len(chunks), (len(ids) for _, ids in chunks), strict=True)
-            ),
+            adapters,
             frozenset(at for at, each in enumerate(by_chunk) if each[-1] - each[0] >= len(each)),
         )
 
@@ -374,7 +370,7 @@ class Decoder:
         """
         start, num_tokens = caches[0].lengths[slot], len(token_ids)
         positions = torch.arange(start, start + num_tokens, device=token_ids.device)
-        batch = Batch(token_ids, positions, ((0, num_tokens),), AdapterRows(()))
+        batch = Batch(token_ids, positions, ((0, num_tokens),), NO_ADAPTERS)
         return self.forward_batch(batch, CacheView(caches, slot, self.config.window, num_tokens))
 
     @torch.inference_mode()

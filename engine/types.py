@@ -179,8 +179,10 @@ class GenerationRequest:
 
     priority: lower goes first. deadline_s: seconds after submission at which the request fails. retain_s: seconds for
     which its KV is kept before that of other requests when memory is short. salt: KV is shared between equal salts only
-    (one for each tenant). adapter: the name of a loaded LoRA adapter. reuse: how much KV of earlier prompts it may take
-    besides its cached prefix; with reuse, the output can differ from that of a cold run.
+    (one for each tenant). adapter: the name of a loaded LoRA adapter. adapter_start: the first token of the prompt that
+    it acts on; the bare model computes those before it, so that their KV is shared with requests without an adapter
+    (activated LoRA, arXiv 2504.12397). reuse: how much KV of earlier prompts it may take besides its cached prefix;
+    with reuse, the output can differ from that of a cold run.
     """
 
     prompt: Sequence[int] | str
@@ -201,6 +203,7 @@ class GenerationRequest:
     retain_s: float = 0.0
     salt: str = ""
     adapter: str | None = None
+    adapter_start: int = 0
     reuse: Reuse = EXACT
 
     def __post_init__(self) -> None:
@@ -210,6 +213,14 @@ class GenerationRequest:
             raise RequestError(f"max_new_tokens is {self.max_new_tokens}; it must be at least 1")
         if len(self.forced_ids) > self.max_new_tokens:
             raise RequestError(f"{len(self.forced_ids)} forced ids are more than max_new_tokens, {self.max_new_tokens}")
+        if self.adapter_start and self.adapter is None:
+            raise RequestError("adapter_start is given without an adapter")
+        if not 0 <= self.adapter_start < len(self.prompt):
+            raise RequestError(
+                f"adapter_start is {self.adapter_start}; it must be the place of one of the prompt's tokens"
+            )
+        if self.adapter_start and self.reuse.mode != "exact":
+            raise RequestError("with an adapter_start, only exact KV is reused: leave out `reuse`")
         if b"" in self.stop:
             raise RequestError("a stop string is empty")
         for name, (least, most) in LIMITS.items():

@@ -4,9 +4,10 @@ from engine.layers.decoder_weights import DecoderWeights, LayerWeights
 from engine.layers.experts import Experts
 from engine.layers.latent import LatentProjections
 from engine.layers.linear import Projection, Quantization
-from engine.layers.lora import Adapter, AdapterRows, AdapterSet, MaskedAdapters, ProjectionKind
+from engine.layers.lora import NO_ADAPTERS, Adapter, AdapterRows, AdapterSet, MaskedAdapters, ProjectionKind
 
 __all__ = [
+    "NO_ADAPTERS",
     "Adapter",
     "AdapterRows",
     "AdapterSet",

@@ -47,7 +47,11 @@ class _PartUpdate:
 
 
 class Adapter:
-    """One adapter, converted for its model. `fingerprint` identifies it in cache keys."""
+    """One adapter, converted for its model. `fingerprint` identifies it in cache keys; so does `mark` within its set,
+    as what is added to token ids.
+    """
+
+    mark = 0
 
     def __init__(self, lora: LoraAdapter, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
         """Raises WeightsError if it changes a tensor that this model does not have, or the LM head, or experts."""
@@ -80,16 +84,25 @@ class Adapter:
             update.add_to(x, out, mask)
 
 
+MOST_IDS = 2**32
+"""Ids that the keys of the prefix cache can tell apart."""
+
+
 class AdapterSet:
     """The adapters that requests to one model may name."""
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
         self._config, self._dtype, self._device = config, dtype, device
         self._adapters: dict[str, Adapter] = {}
+        self._marks: dict[bytes, int] = {}  # by fingerprint
 
     def load(self, name: str, folder: Path) -> Adapter:
         """Load a PEFT folder as `name`, replacing an earlier one; raises WeightsError, and then nothing changes."""
         adapter = Adapter(LoraAdapter(folder), self._config, self._dtype, self._device)
+        mark = (len(self._marks) + 1) * self._config.vocab_size
+        if mark + self._config.vocab_size > MOST_IDS and adapter.fingerprint not in self._marks:
+            raise WeightsError(f"{len(self._marks)} adapters were loaded since the start: start anew to load more")
+        adapter.mark = self._marks.setdefault(adapter.fingerprint, mark)
         self._adapters[name] = adapter
         return adapter
 
@@ -128,7 +141,7 @@ class AdapterRows:
             end = start + num_rows
             if ranges and ranges[-1][0] is adapter and ranges[-1][2] == start:
                 ranges[-1] = (adapter, ranges[-1][1], end)
-            elif adapter is not None:
+            elif adapter is not None and num_rows:
                 ranges.append((adapter, start, end))
             start = end
         return cls(tuple(ranges))
@@ -150,6 +163,9 @@ class AdapterRows:
         for adapter, start, end in self.ranges:
             masks[adapters.index(adapter), start:end] = 1.0
         return masks
+
+
+NO_ADAPTERS = AdapterRows(())
 
 
 @dataclass(frozen=True, slots=True)

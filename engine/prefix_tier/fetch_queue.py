@@ -39,8 +39,8 @@ class FetchQueue:
         """Start to fetch a request's prefix, if that can pay; return whether the request waits for it here."""
         if len(self._meeting) >= MOST_MEETING:
             return False
-        num_cached = pages.num_cached(sequence.token_ids, sequence.root)
-        fetch = self.shared.start_fetch(sequence.root, sequence.token_ids, num_cached, tokens_per_s)
+        num_cached = pages.num_cached(sequence.cache_ids, sequence.root)
+        fetch = self.shared.start_fetch(sequence.root, sequence.bare_ids, num_cached, tokens_per_s)
         if fetch is None:
             return False
         if fetch.is_from_back:

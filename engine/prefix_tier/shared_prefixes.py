@@ -228,8 +228,11 @@ class SharedPrefixes:
 
     @torch.inference_mode()
     def keep(self, pages: KVPages, sequence_id: int, root: bytes, token_ids: Sequence[int]) -> None:
-        """Have the whole chunks of an open sequence whose KV is exact written to the store, if it lacks them."""
-        num_chunks = pages.num_exact(sequence_id) // CHUNK_TOKENS
+        """Have the whole chunks of an open sequence whose KV is exact written to the store, if it lacks them.
+
+        token_ids: those whose KV depends on `root` and the tokens before alone.
+        """
+        num_chunks = min(pages.num_exact(sequence_id), len(token_ids)) // CHUNK_TOKENS
         if not num_chunks:
             return
         names = map(self._seal.make_name, _list_digests(root, token_ids, num_chunks))

@@ -19,7 +19,7 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.kv_cache.prefix_cache import NO_PAGE
 from engine.kv_pool import KVPool
-from engine.layers import Adapter, AdapterRows, MaskedAdapters
+from engine.layers import NO_ADAPTERS, Adapter, AdapterRows, MaskedAdapters
 from engine.reuse.span_store import SpanStore
 from engine.runner.staged_arrays import Arrays, count_staged_bytes, pack_arrays, stage_arrays
 from engine.runner.step_rows import Numbers, PagedRows
@@ -172,9 +172,6 @@ class PoolLayout:
     def most_pages(self) -> int:
         """The most pages of a sequence."""
         return -(-self.most_keys // self.page_size)
-
-
-NO_ADAPTERS = AdapterRows(())
 
 
 @dataclass(frozen=True, slots=True)

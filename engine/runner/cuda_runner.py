@@ -18,10 +18,9 @@ from engine.engine_config import EngineConfig
 from engine.errors import EngineError
 from engine.kv_cache import KVPages
 from engine.kv_pool import KVPool, page_bytes
-from engine.layers import AdapterRows, Experts, LayerWeights
+from engine.layers import NO_ADAPTERS, AdapterRows, Experts, LayerWeights
 from engine.reuse.span_store import SpanStore
 from engine.runner.cuda_graphs import (
-    NO_ADAPTERS,
     NO_SLOT,
     NUM_SPARE_PAGES,
     Capture,
@@ -121,9 +120,7 @@ class KernelRunner:
     def launch(self, all_rows: Sequence[StepRows], pages: KVPages) -> Wait:
         """As `ModelRunner.launch`."""
         sequences = [each.to_paged_rows(pages) for each in all_rows]
-        adapters = AdapterRows.from_sequences(
-            (each.state.adapter, rows.num_rows) for each, rows in zip(all_rows, sequences, strict=True)
-        )
+        adapters = AdapterRows.from_sequences(pair for each in all_rows for pair in each.adapters)
         found = build_verifications(all_rows, self.compute_hidden(sequences, adapters, self._record_slots(all_rows)))
         choices = DeviceChoices(self._model, [each for each in found if each is not None])
 

@@ -174,7 +174,7 @@ class KVReuse:
             if recording.plan is not each.sequence.plan or recording.is_past(each.positions[0]):
                 self._enter(each.sequence, recording)  # it lost its pages and is run again, on other KV maybe
                 recording.plan = each.sequence.plan
-            own = recording.reserve(len(each.positions))
+            own = recording.reserve(each.num_bare)
             rows += range(first, first + len(own))
             slots.append(own)
             first += each.num_rows
@@ -182,7 +182,7 @@ class KVReuse:
 
     def keep(self, rows: StepRows, num_final: int) -> None:
         """Record the first rows of a sequence's pass, whose KV is final."""
-        self._recordings[rows.sequence.id].keep(rows.positions[:num_final])
+        self._recordings[rows.sequence.id].keep(rows.positions[: min(num_final, rows.num_bare)])
 
     def finish(self, sequence: ScheduledSequence) -> None:
         """Enter what a finished sequence has computed into the store."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -16,6 +17,7 @@ from engine.decoder import LM_HEAD_ROWS, Batch, Decoder, find_ranges
 from engine.errors import NumericFault
 from engine.kv_cache import KVPages, page_runs
 from engine.kv_pool import KVPool, PoolView, SlotRange
+from engine.layers import Adapter, AdapterRows
 from engine.request import RequestState
 from engine.sampling import Sampler, check_largest, is_near_tie
 from engine.scheduler import ScheduledSequence
@@ -190,6 +192,18 @@ class StepRows:
         return self.num_pending + self.num_drafted
 
     @property
+    def num_bare(self) -> int:
+        """The first rows, which are those of tokens before an adapter's start; all of them if it has none."""
+        return bisect_left(self.positions, self.sequence.num_bare) if self.sequence.mark else self.num_rows
+
+    @property
+    def adapters(self) -> Sequence[tuple[Adapter | None, int]]:
+        """The adapters of neighbouring rows, and how many rows have each."""
+        if self.sequence.mark:
+            return (None, self.num_bare), (self.state.adapter, self.num_rows - self.num_bare)
+        return ((self.state.adapter, self.num_rows),)
+
+    @property
     def token_ids(self) -> list[int]:
         known, first = self.sequence.token_ids, self.positions[0]
         if self.sequence.scattered:
@@ -229,7 +243,7 @@ def build_batch(rows: Sequence[StepRows], pages: KVPages, pool: KVPool, window: 
     batch = Batch.from_chunks(
         [(each.positions, each.token_ids) for each in rows],
         pool.device,
-        [each.state.adapter for each in rows],
+        AdapterRows.from_sequences(pair for each in rows for pair in each.adapters),
     )
     return batch, pool.view(
         [each.list_reads(pages, window) for each in rows], [each.list_writes(pages) for each in rows]

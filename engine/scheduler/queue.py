@@ -29,10 +29,11 @@ class ScheduledSequence:
     If KV of earlier prompts is reused, only the positions in `scattered` are pending, until all of them are run.
 
     id: unique, and growing with every request. token_ids: the prompt, then the output as it is written. max_len: the
-    most tokens of prompt and output. root: the key under which its KV is shared (`root_key`). priority: lower goes
-    first. reuse: how much KV of earlier prompts it may reuse. in_idle_time: no caller waits for it. arrival, deadline:
-    seconds on the scheduler's clock. retain_s: how long its KV is kept before that of others once it is removed. draft:
-    a guess at what follows `token_ids`, set by the engine at any time.
+    most tokens of prompt and output. root: the key under which its KV is shared (`root_key`). num_bare, mark: the KV
+    of the tokens from `num_bare` on is an adapter's, and cached under ids that `mark` is added to; 0: the root tells
+    all. priority: lower goes first. reuse: how much KV of earlier prompts it may reuse. in_idle_time: no caller waits
+    for it. arrival, deadline: seconds on the scheduler's clock. retain_s: how long its KV is kept before that of others
+    once it is removed. draft: a guess at what follows `token_ids`, set by the engine at any time.
 
     num_cached_prompt: prompt tokens whose KV was cached when it was first admitted. num_preempted: how often it lost
     its pages. num_overtaken: how often a later one was admitted while its own prompt found no pages. plan: the reuse
@@ -50,6 +51,8 @@ class ScheduledSequence:
     draft: list[int] = field(default_factory=list)
     reuse: Reuse = EXACT
     in_idle_time: bool = False
+    num_bare: int = 0
+    mark: int = 0
     prompt_len: int = field(init=False)
     num_computed: int = field(default=0, init=False)
     num_cached_prompt: int = field(default=0, init=False)
@@ -75,6 +78,18 @@ class ScheduledSequence:
     def num_draftable(self) -> int:
         """Draft tokens that are useful: every pass gives one token without a draft, and the last token needs no KV."""
         return min(len(self.draft), self.max_len - 1 - len(self.token_ids))
+
+    @property
+    def bare_ids(self) -> list[int]:
+        """The tokens whose KV depends on `root` and the tokens before alone."""
+        return self.token_ids[: self.num_bare] if self.mark else self.token_ids
+
+    @property
+    def cache_ids(self) -> list[int]:
+        """The tokens as the prefix cache knows them."""
+        if not self.mark:
+            return self.token_ids
+        return self.bare_ids + [token_id + self.mark for token_id in self.token_ids[self.num_bare :]]
 
     def positions(self, count: int) -> list[int]:
         """Return the positions of the first `count` pending tokens and, after them, of draft tokens."""
@@ -211,7 +226,7 @@ class Admission:
         num_running = len(running)
         if num_running and (self._is_hopeless(sequence) or self._is_being_computed(sequence, running)):
             return False
-        num_cached = self._pages.open(sequence.id, sequence.token_ids, sequence.root)
+        num_cached = self._pages.open(sequence.id, sequence.cache_ids, sequence.root)
         num_tokens = self._num_reserved(sequence, num_cached)
         num_missing = -(-num_tokens // self._pages.page_size) - len(self._pages.page_table(sequence.id))
         if num_running and num_missing + num_running + 1 > self._pages.num_available:  # growing would evict for nothing
@@ -262,16 +277,17 @@ class Admission:
         """Return whether a running sequence computes at least `least_shared` tokens that this one can find cached
         later.
         """
-        head = sequence.token_ids[: self._config.least_shared]
+        own = sequence.cache_ids
+        head = own[: self._config.least_shared]
         alike = [each for each in running if each.root == sequence.root and each.num_pending > 1]
-        alike = [each for each in alike if each.token_ids[: len(head)] == head]
+        alike = [each for each in alike if each.cache_ids[: len(head)] == head]
         if not alike:  # so it is for most, and costs next to nothing
             return False
-        num_cached = self._pages.num_cached(sequence.token_ids, sequence.root)
-        head = sequence.token_ids[: num_cached + self._config.least_shared]
-        if len(head) == len(sequence.token_ids):
+        num_cached = self._pages.num_cached(own, sequence.root)
+        head = own[: num_cached + self._config.least_shared]
+        if len(head) == len(own):
             return False
-        return any(each.num_computed < len(head) and each.token_ids[: len(head)] == head for each in alike)
+        return any(each.num_computed < len(head) and each.cache_ids[: len(head)] == head for each in alike)
 
     def _num_reserved(self, sequence: ScheduledSequence, num_cached: int) -> int:
         """Return the number of tokens to reserve pages for: all, or with a sliding window those that it may hold at

@@ -145,7 +145,7 @@ class Scheduler:
             sequence.draft = []
         assert sequence.num_pending > 0, "no token is left to be run for its logits"
         assert len(sequence.token_ids) <= sequence.max_len, f"more than {sequence.max_len} tokens"
-        self._pages.commit(sequence_id, sequence.token_ids[start : sequence.num_computed])
+        self._pages.commit(sequence_id, sequence.cache_ids[start : sequence.num_computed])
 
     def skip(self, sequence_id: int, end: int) -> None:
         """Mark the KV of a running prompt's tokens up to `end`, but not the last, as final: it was written into the
@@ -158,7 +158,7 @@ class Scheduler:
         assert start < end < sequence.prompt_len, f"{end} of {sequence.prompt_len} tokens, {start} are computed"
         sequence.num_computed = end
         sequence.num_cached_prompt += end - start
-        self._pages.commit(sequence_id, sequence.token_ids[start:end])
+        self._pages.commit(sequence_id, sequence.cache_ids[start:end])
 
     def remove(self, sequence_id: int, *, discard: bool = False) -> None:
         """Remove a sequence that is finished, cancelled or failed, and free its pages. Raises KeyError if unknown.
