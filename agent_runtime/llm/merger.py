@@ -221,6 +221,7 @@ class ModelMerger:
             answers = [
                 [self._encode_answer(regions[number], one) for regions in texts] for number, one in enumerate(asked)
             ]
+        is_lazy = all(candidate.confidence is not None for candidate in candidates)  # the adapter has seen no others
         with timings.phase("score"):
             try:
                 return score_answers(
@@ -232,6 +233,7 @@ class ModelMerger:
                     run,
                     self._deadline_s,
                     task.request.salt,
+                    self._loaded.choosing_adapter if is_lazy else None,
                     make_follower(progress, self._loaded.text.tokenizer.token_bytes(), task.request.path),
                     lambda first: self.scores_all or can_be_chosen(candidates, first),
                 )

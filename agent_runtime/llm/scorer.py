@@ -102,6 +102,7 @@ def score_answers(
     run: RunResults,
     deadline_s: float | None = None,
     salt: str = "",
+    adapter: str | None = None,
     follow: Follow | None = None,
     goes_on: Callable[[Sequence[AnswerScore]], bool] = lambda first: True,
 ) -> list[list[AnswerScore]]:
@@ -110,7 +111,8 @@ def score_answers(
     Returns for each question and answer the score of its part (`find_divergence`), which is empty if nothing differs.
     If the model would write the first answer to every question, the others are not scored: it would write none of them.
     Nor are they if `goes_on` says so of the scores of the first answers.
-    The common prefix is added to the prompt, so the engine computes it once. Equal answers are run once, and the parts
+    The common prefix is added to the prompt, so the engine computes it once. adapter: acts from the last token of the
+    prompt on, so that the prompt's KV is the bare model's. Equal answers are run once, and the parts
     of all questions share forward passes. Raises what the engine raises.
     """
     requests: list[GenerationRequest] = []
@@ -131,6 +133,8 @@ def score_answers(
                 logprobs=1,
                 deadline_s=deadline_s,
                 salt=salt,
+                adapter=adapter,
+                adapter_start=0 if adapter is None else len(prompt.token_ids) - 1,
             )
             for part in found.parts
         ]

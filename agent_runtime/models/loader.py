@@ -60,7 +60,8 @@ PROBE = "def add(one: int, other: int) -> int:\n    return one + other\n"
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A model that is ready to run. `peak_bytes` is the highest memory use of the process so far. draft_model: the
-    precision of the draft model, if there is one.
+    precision of the draft model, if there is one. choosing_adapter: the name of the engine's adapter by which readings
+    are scored, if there is one.
     """
 
     name: str
@@ -69,7 +70,14 @@ class LoadedModel:
     load_seconds: float
     peak_bytes: int
     draft_model: Precision | None = None
+    choosing_adapter: str | None = None
 
+
+ADAPTERS = Path(__file__).with_name("adapters")
+"""Of models of the catalogue, a folder for each (docs/drafts.md): trained to write edits, used to choose readings."""
+
+CHOOSING = "hunk-choosing"
+"""What they are called in the engine."""
 
 DRAFT_HEAD_ROWS = 1 << 16
 """Tokens that a draft model on a CPU can draft. The ids of a BPE tokenizer are in the order of its merges: of 3,300
@@ -130,8 +138,12 @@ def load_model(
     peak_bytes = _measure_peak_bytes()
     text = replace(text, form=form)
     precision_of_draft = None if draft_model is None else draft_model.precision
+    own = ADAPTERS / files.name if files.sha256 is not None and adapter is None and tensor_parallel == 1 else None
+    choosing = CHOOSING if own is not None and own.exists() else None
+    if own is not None and choosing is not None:
+        engine.load_adapter(choosing, own)
     seconds = time.perf_counter() - started
-    return LoadedModel(files.name, engine, text, seconds, peak_bytes, precision_of_draft)
+    return LoadedModel(files.name, engine, text, seconds, peak_bytes, precision_of_draft, choosing)
 
 
 @contextmanager

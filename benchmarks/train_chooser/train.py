@@ -274,7 +274,8 @@ def _score(options: argparse.Namespace) -> None:
 
     say(f"opening {options.model}")
     plain = open_merger(options.model, ModelSettings.from_env(os.environ), LoadOptions(device=options.device))
-    merger = RecordingMerger(plain._loaded)
+    loaded = plain._loaded if options.adapter else replace(plain._loaded, choosing_adapter=None)
+    merger = RecordingMerger(loaded)
     applier = Applier(lambda: merger)
     cases, started = _load_cases(options), time.monotonic()
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -375,6 +376,7 @@ def _options(description: str) -> argparse.Namespace:
     parser.add_argument("--made", type=int, default=300, help="so many made snippets (default 300)")
     parser.add_argument("--seed", type=int, default=0, help="for the made snippets")
     parser.add_argument("--model", default="qwen2.5-coder-1.5b", help="scores the readings")
+    parser.add_argument("--adapter", action="store_true", help="with the model's own adapter, as the service scores")
     parser.add_argument("--device", default="cpu", help="where it runs (default cpu)")
     parser.add_argument(
         "--scores",

@@ -28,6 +28,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from agent_runtime.errors import HunkError
@@ -303,6 +304,7 @@ def main() -> None:
     for epoch in trainer.train(examples, options.epochs, out):
         rows.append(measure(trainer, tests, epoch, out) | {"seen": epoch * num_tokens})
         print(render_rows(rows[-1:], COLUMNS).splitlines()[-1], flush=True)
+        save_adapter(trainer.layers, out / f"adapter-{epoch}")
     print(render_rows(rows, COLUMNS))
     print(f"{(time.monotonic() - started) / 60:.0f} minutes in all; {count_bytes(trainer.layers) / 1e6:.1f} MB in int8")
     loaded.engine.close()
@@ -377,6 +379,20 @@ def measure(trainer: Trainer, tests: Sequence[Example], epoch: int, out: Path) -
         "gained": sum(right and count > 0 for right, count in zip(exact, bare, strict=True)),
         "lost": sum(count == 0 and not right for right, count in zip(exact, bare, strict=True)),
     }
+
+
+def save_adapter(layers: UpperLayers, folder: Path) -> None:
+    """Write the adapter in bf16, as PEFT does."""
+    folder.mkdir(exist_ok=True)
+    tensors = {
+        f"base_model.model.model.layers.{name.replace('/', '.')}.lora_{matrix}.weight": weight.detach().bfloat16()
+        for matrix, some in (("A", layers.down), ("B", layers.up))
+        for name, weight in some.items()
+    }
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": RANK * SCALE, "bias": "none"}
+    config["target_modules"] = [part.rpartition(".")[2] for part in PARTS]
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n")
 
 
 def count_bytes(layers: UpperLayers) -> int:

@@ -14,8 +14,10 @@ import pytest
 import torch
 
 from benchmarks.cases import DEFAULT_CASES
-from engine.decoder import Decoder
-from engine.weights import load, save_folder
+from engine.contiguous_cache import CacheView
+from engine.decoder import Batch, Decoder, StoreOps
+from engine.layers import Adapter, AdapterRows
+from engine.weights import LoraAdapter, load, save_folder
 from tests.engine.reuse.turns import random_ids
 from tests.engine.tiny import FAMILIES, tiny_config, tiny_parameters
 from tests.examples.programs import ROOT, load_program
@@ -82,6 +84,28 @@ def test_an_adapter_learns_its_examples_and_goes_on_where_it_stopped(
     assert [*again.train(examples, 6, tmp_path)] == [1, 2, 3, 4, 5, 6]
     for name, value in again.layers.state_dict().items():
         torch.testing.assert_close(value, trainer.layers.state_dict()[name])
+
+
+@torch.inference_mode()
+def test_the_engine_computes_what_was_trained(
+    program: ModuleType, decoder: Decoder, trainer: object, tmp_path: Path
+) -> None:
+    generator = torch.Generator().manual_seed(4)
+    for up in trainer.layers.up.values():
+        up.copy_(0.1 * torch.randn(up.shape, generator=generator))
+    program.save_adapter(trainer.layers, tmp_path / "adapter")
+    adapter = Adapter(LoraAdapter(tmp_path / "adapter"), decoder.config, torch.float32, torch.device("cpu"))
+    ((prompt, answer),) = draw_texts(1)
+    reading = program.Reader(decoder, FIRST_LAYER, 64).read(prompt, answer)
+    ids, start = [*prompt, *answer[:-1]], len(prompt) - 1
+    batch = Batch.from_chunks(
+        [(0, ids)], torch.device("cpu"), AdapterRows.from_sequences([(None, start), (adapter, len(answer))])
+    )
+    view = CacheView(decoder.new_caches(1, 64), 0, None, len(ids))
+    hidden = decoder.run_layers(batch.token_ids, StoreOps(decoder, batch, view, decoder.scratch))[start:]
+    torch.testing.assert_close(trainer.layers(reading), hidden, rtol=0.03, atol=0.03)
+    bare = decoder.forward(torch.tensor(ids), decoder.new_caches(1, 64))[start:]
+    assert (bare - hidden).abs().max() > 0.3, "the adapter must show"
 
 
 def test_another_family_and_a_layer_that_is_not_there_are_refused(

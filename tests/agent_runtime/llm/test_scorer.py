@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -44,16 +46,20 @@ from agent_runtime.llm.scorer import (
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import read_gguf_tokenizer
 from agent_runtime.prompt.builder import ApplyPrompt
-from agent_runtime.request_context import NO_PROGRESS, ProgressListener, RequestContext
+from agent_runtime.request_context import NO_PROGRESS, ProgressListener, RequestContext, Timings
 from agent_runtime.serialization import result_from_json, result_to_json
 from agent_runtime.types import ApplyRequest, ApplyResult
 from benchmarks.train_chooser.train import UntrainedMerger
 from editor.formats import parse
 from editor.types import Candidate, Unresolved
-from engine.decoder import Decoder
+from engine.contiguous_cache import CacheView
+from engine.decoder import Batch, Decoder, StoreOps
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
+from engine.layers import Adapter, AdapterRows
+from engine.weights import LoraAdapter
 from repo_cache.tokenizer import BPETokenizer
+from tests.agent_runtime.models.test_load import write_output_adapter
 from tests.models import RealModel
 from tests.scripted_model import merge_of, scripted_engine
 
@@ -102,11 +108,19 @@ def task_of(*candidates: Candidate) -> ModelTask:
 
 
 @torch.inference_mode()
-def scored_slowly(model: Decoder, prompt: Sequence[int], answer: Sequence[int]) -> tuple[list[float], list[bool]]:
-    """The log-probability of each token, and whether it is the likeliest one."""
-    ids = torch.tensor([*prompt, *answer])
-    rows = model.logits(model.forward(ids, model.new_caches(1, len(ids)))[len(prompt) - 1 : -1])
-    scores = torch.log_softmax(rows.double(), dim=-1)
+def scored_slowly(
+    model: Decoder, prompt: Sequence[int], answer: Sequence[int], adapter: Adapter | None = None
+) -> tuple[list[float], list[bool]]:
+    """The log-probability of each token, and whether it is the likeliest; `adapter` acts from the prompt's end on."""
+    ids = [*prompt, *answer]
+    batch = Batch.from_chunks(
+        [(0, ids)],
+        torch.device("cpu"),
+        AdapterRows.from_sequences([(None, len(prompt) - 1), (adapter, len(answer) + 1)]),
+    )
+    view = CacheView(model.new_caches(1, len(ids)), 0, None, len(ids))
+    hidden = model.run_layers(batch.token_ids, StoreOps(model, batch, view, model.scratch))
+    scores = torch.log_softmax(model.logits(hidden[len(prompt) - 1 : -1]).double(), dim=-1)
     wanted = torch.tensor(answer)
     return scores[torch.arange(len(answer)), wanted].tolist(), (scores.argmax(dim=-1) == wanted).tolist()
 
@@ -132,6 +146,53 @@ def test_answers_are_scored_as_one_by_one_and_their_trunk_is_run_once(loaded: Lo
     assert len(run.results) == 3, "equal answers are run once"
     num_prompt = len(prompt.token_ids) + len(found.prefix)
     assert [result.usage.prompt - result.usage.cached for result in run.results] == [num_prompt, 1, 1]
+
+
+def test_an_adapter_scores_answers_behind_a_prompt_that_the_bare_model_reads(
+    loaded: LoadedModel, tmp_path: Path
+) -> None:
+    engine, tokenizer = loaded.engine, loaded.text.tokenizer
+    write_output_adapter(tmp_path)
+    engine.load_adapter("tried", tmp_path)
+    adapter = Adapter(LoraAdapter(tmp_path), engine.model.config, engine.model.weights.dtype, torch.device("cpu"))
+    prompt = prompt_of(tokenizer.encode(f"{FILE}\nAgain:\n"), tokenizer.encode(FILE))
+    answers = [tokenizer.encode(FILE.replace("6.28", "6.283")), tokenizer.encode(FILE)]
+    engine.forget_cached()
+    run = RunResults()
+    scored = partial(score_answers, engine, [prompt], [answers], RequestContext(), NO_PROGRESS, run)
+    (scores,) = scored(adapter="tried")
+    found = find_divergence(answers, prompt.file_ids)
+    assert found is not None
+    for answer, score in zip(answers, scores, strict=True):
+        part = slice(len(found.prefix), len(found.prefix) + len(score.logprobs))
+        slow, _ = scored_slowly(engine.model, prompt.token_ids, answer, adapter)
+        bare, _ = scored_slowly(engine.model, prompt.token_ids, answer)
+        assert list(score.logprobs) == pytest.approx(slow[part], abs=5e-3)
+        assert max(abs(own - other) for own, other in zip(slow[part], bare[part], strict=True)) > 0.1
+    scored()
+    num_prompt = len(prompt.token_ids) + len(found.prefix)
+    computed = [result.usage.prompt - result.usage.cached for result in run.results]
+    own = num_prompt - len(prompt.token_ids) + 1  # what the bare model has to read again
+    assert computed == [num_prompt, 1, own, 1]
+
+
+def test_only_readings_of_lazy_snippets_are_scored_with_the_adapter(loaded: LoadedModel, tmp_path: Path) -> None:
+    write_output_adapter(tmp_path)
+    loaded.engine.load_adapter("tried", tmp_path)
+    strange = FILE.replace("3.14 ", "3.0 ")
+    lazy = task_of(Candidate(strange, 0.6, "strange", 0.4), Candidate(COLOURED, 0.4, "right", 0.4))
+    explicit = task_of(Candidate(strange, 0.6, "strange"), Candidate(COLOURED, 0.4, "right"))
+
+    def score(task: ModelTask, adapter: str | None) -> list[float]:
+        assert isinstance(task.by_rule, Unresolved)
+        one = ModelMerger(replace(loaded, choosing_adapter=adapter))
+        asked = (task, find_scope(task), task.by_rule.candidates[:1], RequestContext(), NO_PROGRESS, RunResults())
+        ((found,),) = one.score_candidates(*asked, Timings(NO_PROGRESS.on_phase))
+        return list(found.logprobs)
+
+    assert score(explicit, "tried") == pytest.approx(score(explicit, None), abs=1e-3)
+    assert score(lazy, None) == pytest.approx(score(explicit, None), abs=1e-3)
+    assert score(lazy, "tried") != pytest.approx(score(lazy, None), abs=0.1)
 
 
 def test_questions_without_a_difference_cost_nothing(loaded: LoadedModel) -> None:

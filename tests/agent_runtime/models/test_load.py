@@ -15,12 +15,14 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
+from torch import Tensor
 
 from agent_runtime.doctor.diagnosis import find_measured_speed
 from agent_runtime.errors import BadRequest, CorruptModel, UnknownModel
 from agent_runtime.llm.opener import find_draft_files, make_engine_config
-from agent_runtime.models.config import LoadOptions, ModelSettings, Quantize
-from agent_runtime.models.loader import LoadedModel, check_range, load_model
+from agent_runtime.models import loader
+from agent_runtime.models.config import LoadOptions, ModelSettings, Quantize, find_entry
+from agent_runtime.models.loader import CHOOSING, LoadedModel, check_range, load_model
 from agent_runtime.models.progress import SilentProgress
 from agent_runtime.models.store import (
     ModelFiles,
@@ -42,6 +44,7 @@ from engine.engine_config import EngineConfig
 from engine.errors import WeightsError
 from engine.tensor_parallel import ShardDecoder
 from engine.types import GenerationRequest
+from engine.weights import LoraAdapter
 from tests.engine.tiny import tiny_config, tiny_parameters
 from tests.models import RealModel
 
@@ -249,23 +252,58 @@ def test_what_a_killed_start_left_behind_is_removed_in_time(tmp_path: Path) -> N
     assert new.exists(), "another process may be at work there"
 
 
+def write_output_adapter(folder: Path) -> tuple[Tensor, Tensor]:
+    """Write an adapter of a layer of SmolLM2; return its matrices, whose product counts twice."""
+    random = torch.Generator().manual_seed(0)
+    down, up = torch.randn(2, 576, generator=random), torch.randn(576, 2, generator=random)
+    prefix = f"base_model.model.{ADAPTED}"
+    save_file({f"{prefix}.lora_A.weight": down, f"{prefix}.lora_B.weight": up}, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 4}))
+    return down, up
+
+
+ADAPTED = "model.layers.0.self_attn.o_proj"
+
+
 def test_an_adapter_is_merged_with_the_files_own_precision_and_leaves_no_copy(
     smollm2: RealModel, cache: Path, from_gguf: tuple[int, ...], tmp_path: Path
 ) -> None:
-    module = "model.layers.0.self_attn.o_proj"
-    random = torch.Generator().manual_seed(0)
-    down, up = torch.randn(2, 576, generator=random), torch.randn(576, 2, generator=random)
-    prefix = f"base_model.model.{module}"
-    save_file({f"{prefix}.lora_A.weight": down, f"{prefix}.lora_B.weight": up}, tmp_path / "adapter_model.safetensors")
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 4}))
+    down, up = write_output_adapter(tmp_path)
     settings = ModelSettings(tmp_path / "cache")
     adapted = open_model(str(smollm2.path), settings, LoadOptions(context=256, adapter=tmp_path, quantize="none"))
-    stored = smollm2.gguf.read(f"{module}.weight")
+    stored = smollm2.gguf.read(f"{ADAPTED}.weight")
     weights = adapted.engine.model.weights
     merged = weights.layers[0].attention_out(torch.eye(576, dtype=weights.dtype)).T.bfloat16()
     assert torch.equal(merged, (stored + 2.0 * (up @ down)).bfloat16())
     assert written(adapted) != from_gguf
     assert not (settings.cache_dir / "converted").exists()
+
+
+def test_a_model_of_the_catalogue_has_its_own_adapter_for_readings(
+    smollm2: RealModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, settings = tmp_path / smollm2.name, ModelSettings.from_env(os.environ)
+    own.mkdir()
+    write_output_adapter(own)
+    monkeypatch.setattr(loader, "ADAPTERS", tmp_path)
+
+    def load_with(name: str, adapter: Path | None = None) -> LoadedModel:
+        return open_model(name, settings, LoadOptions(context=256, adapter=adapter))
+
+    loaded, other = load_with(smollm2.name), load_with(str(smollm2.path))
+    assert loaded.choosing_adapter == CHOOSING
+    assert other.choosing_adapter is None, "another file may hold other weights"
+    assert written(loaded) == written(other), "requests that do not name it are the bare model's"
+    assert load_with(smollm2.name, own).choosing_adapter is None, "it was trained beside the bare model"
+
+
+@pytest.mark.parametrize("folder", sorted(loader.ADAPTERS.iterdir()), ids=lambda folder: folder.name)
+def test_a_shipped_adapter_is_small_and_named_after_a_model(folder: Path) -> None:
+    find_entry(folder.name)
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 20e6
+    updates = LoraAdapter(folder).updates
+    assert len(updates) == 7 * 16, "all projections of the upper 16 layers"
+    assert all(update.up.isfinite().all() and update.up.any() for update in updates.values())
 
 
 @pytest.mark.parametrize("scheme", ["int8", "int4"])
