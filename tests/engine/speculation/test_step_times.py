@@ -133,9 +133,9 @@ def test_all_who_hold_times_see_them_replaced() -> None:
 def test_on_a_slow_machine_few_sizes_are_measured() -> None:
     clock = Clock(speed=40.0)
     times = measure_times(clock.run, clock)
-    assert clock.ran == [1]
-    assert relative(times) == pytest.approx(relative(StepTimes()))
+    assert clock.ran == [1, 16, 1]
     assert times(1) == pytest.approx(40 * line(1))
+    assert times(16) == pytest.approx(40 * rounded_line((1, 16))[16])
     clock = Clock(speed=3.0)
     times = measure_times(clock.run, clock)
     assert set(clock.ran) == {1, 2, 64}
@@ -147,8 +147,21 @@ def test_two_sizes_next_to_one_another_tell_nothing_about_many_rows() -> None:
     """A second row may cost as much as the first, most of all beside other work; the sixteenth never does."""
     clock = Clock(speed=15.0, load={2: [0.3, 0.3]})
     times = measure_times(clock.run, clock)
-    assert set(clock.ran) == {1, 2}
-    assert relative(times) == pytest.approx(relative(StepTimes()))
+    assert set(clock.ran) == {1, 2, 16}
+    assert times(16) == pytest.approx(15 * rounded_line((1, 16))[16])
+
+
+def test_rows_that_are_dear_are_not_taken_for_cheap_where_measuring_takes_long() -> None:
+    """As with the 1.5B on two cores with AVX2, whose 64 rows take 15 times as long as one."""
+    seconds, now, ran = {1: 0.16, 2: 0.2, 16: 0.62, 64: 2.4}, [0.0], list[int]()
+
+    def run(num_rows: int) -> None:
+        ran.append(num_rows)
+        now[0] += seconds[num_rows] + (1.0 if len(ran) == 1 else 0.0)  # the first pass compiles
+
+    times = measure_times(run, lambda: now[0], budget_s=1.0)
+    assert times(16) / times(1) == pytest.approx(0.62 / 0.16, rel=0.05)
+    assert 10 < times(64) / times(1) < 20
 
 
 def test_no_more_rows_are_run_than_there_is_room_for_and_a_clock_that_stands_still_tells_nothing() -> None:
