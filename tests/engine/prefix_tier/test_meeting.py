@@ -140,7 +140,7 @@ def sorted_names(store: Store, core: EngineCore) -> list[bytes]:
     from engine.prefix_tier.shared_prefixes import _list_digests
 
     assert core.shared is not None
-    root = core._compute_root(GenerationRequest(PROMPT, 6))
+    root = core._find_root(GenerationRequest(PROMPT, 6))[1]
     return [core.shared._seal.make_name(digest) for digest in _list_digests(root, PROMPT, 3)]
 
 
@@ -220,7 +220,7 @@ def test_the_link_decides_from_where(store: Store, monkeypatch: pytest.MonkeyPat
     with core_at(store, monkeypatch) as core:
         assert core.shared is not None
         slow_down(core, share)
-        root = core._compute_root(GenerationRequest(PROMPT, 6))
+        root = core._find_root(GenerationRequest(PROMPT, 6))[1]
         fetch = core.shared.start_fetch(root, PROMPT, 0, 1 / core._seconds_per_token)
         found = "none" if fetch is None else "back" if fetch.is_from_back else "front"
         if fetch is not None:

@@ -25,7 +25,8 @@ from engine.prefix_tier import TierStats, shared_prefixes
 from engine.prefix_tier.shared_prefixes import CHUNK_TOKENS, PrefixFetch
 from engine.prefix_tier.tier import ChunkHeader, ChunkSeal, NotThisChunk
 from engine.types import GenerationRequest, GenerationResult, Reuse
-from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE, tiny_decoder
+from tests.engine.test_lora import write_adapter
+from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_decoder, tiny_parameters
 
 KEY = bytes(range(32))
 NUM_TOKENS = 3 * CHUNK_TOKENS + 40
@@ -204,6 +205,20 @@ class TestSharing:
             time.sleep(0.2)
             assert tier_of(engine).num_written == 3
         assert len(server.client().keys("*")) == 3
+
+    def test_kv_of_an_adapter_is_shared_neither_here_nor_as_spans(self, server: ValkeyServer, tmp_path: Path) -> None:
+        write_adapter(tmp_path, tiny_parameters(tiny_config(max_positions=2048)), lora_alpha=30)
+        start = 2 * CHUNK_TOKENS + 90
+        with engine_at(server, span_bytes=256 << 20) as engine:
+            engine.load_adapter("a", tmp_path)
+            ask(engine, adapter="a", adapter_start=start)
+            wait_for(engine, lambda tier: tier.num_written == 2)
+            time.sleep(0.2)
+            assert tier_of(engine).num_written == 2
+            assert 0 < ask(engine, [7, *PROMPT], reuse=Reuse("turbo")).usage.reused_approximate <= start
+        with engine_at(server) as other:
+            other.load_adapter("a", tmp_path)
+            assert ask(other, adapter="a", adapter_start=start).usage.cached == 2 * CHUNK_TOKENS
 
 
 def find_port() -> int:
