@@ -112,8 +112,8 @@ def score_answers(
     If the model would write the first answer to every question, the others are not scored: it would write none of them.
     Nor are they if `goes_on` says so of the scores of the first answers.
     The common prefix is added to the prompt, so the engine computes it once. adapter: acts from the last token of the
-    prompt on, so that the prompt's KV is the bare model's. Equal answers are run once, and the parts
-    of all questions share forward passes. Raises what the engine raises.
+    prompt on, so that the prompt's KV is the bare model's. Equal answers are run once, and the parts of all questions
+    share forward passes. Raises what the engine raises.
     """
     requests: list[GenerationRequest] = []
     regions: list[int] = []

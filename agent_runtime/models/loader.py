@@ -138,10 +138,12 @@ def load_model(
     peak_bytes = _measure_peak_bytes()
     text = replace(text, form=form)
     precision_of_draft = None if draft_model is None else draft_model.precision
-    own = ADAPTERS / files.name if files.sha256 is not None and adapter is None and tensor_parallel == 1 else None
-    choosing = CHOOSING if own is not None and own.exists() else None
-    if own is not None and choosing is not None:
-        engine.load_adapter(choosing, own)
+    own = ADAPTERS / files.name
+    choosing = None
+    if files.sha256 is not None and adapter is None and tensor_parallel == 1 and own.is_dir():
+        choosing = CHOOSING
+        with _name_model(files):
+            engine.load_adapter(choosing, own)
     seconds = time.perf_counter() - started
     return LoadedModel(files.name, engine, text, seconds, peak_bytes, precision_of_draft, choosing)
 

@@ -295,6 +295,9 @@ def test_a_model_of_the_catalogue_has_its_own_adapter_for_readings(
     assert other.choosing_adapter is None, "another file may hold other weights"
     assert written(loaded) == written(other), "requests that do not name it are the bare model's"
     assert load_with(smollm2.name, own).choosing_adapter is None, "it was trained beside the bare model"
+    (own / "adapter_config.json").write_text("{")
+    with pytest.raises(CorruptModel, match=r"adapter_config\.json"):
+        load_with(smollm2.name)
 
 
 @pytest.mark.parametrize("folder", sorted(loader.ADAPTERS.iterdir()), ids=lambda folder: folder.name)
