@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import DeviceError, DeviceLost
+from kernels.native import compute_digest
 
 NAMES = re.compile(r"cpu|mps|cuda(:\d+)?")
 
@@ -100,7 +101,7 @@ def check_device(device: torch.device) -> None:
 
 
 def describe_machine(device: torch.device) -> str:
-    """Return the name of the device and what limits its instructions, which decide how long a pass takes."""
+    """Return the device, what limits its instructions, and the kernels, which decide how long a pass takes."""
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
     name = platform.processor() or platform.machine()
@@ -109,4 +110,5 @@ def describe_machine(device: torch.device) -> str:
         name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     kind = torch.backends.cpu.get_cpu_capability()
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "all")
-    return f"{name}, {kind}, oneDNN {limit}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    kernels = f"kernels {compute_digest()}"
+    return f"{name}, {kind}, oneDNN {limit}, {torch.get_num_threads()} threads, torch {torch.__version__}, {kernels}"

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from kernels.atomic_file import replace_file
 
 KNOTS = (1, 2, 4, 16, 32, 64, 128, 256, 512, 1024)
-"""Row counts for which a time is kept; between them it is linear. A second row costs more than each later one: a
-product with one vector takes another way than one with several."""
+"""Row counts for which a time is kept; between them it is linear. The first rows differ most: a second one costs more
+than each later one where a product with one vector takes another way, and up to six cost what one does where they
+share the weights that are read from memory."""
 
 NUM_TABLED = 2048
 """For fewer rows than this, the times are looked up."""
@@ -101,15 +102,14 @@ def round_to_grid(seconds: Mapping[int, float]) -> dict[int, float]:
     return {rows: single * 2.0 ** (number / STEPS_AN_OCTAVE) for rows, number in steps.items()}
 
 
-MEASURED = (1, 2, 64, 16, 256, 32)
+MEASURED = (1, 2, 4, 64, 16, 256, 32)
 """Rows of the passes that are measured at the start, the most informative first."""
 
 MEASURED_ON_CARD = (*MEASURED, 512, 1024)
 """The same on a card, where a long copy is one pass of up to a thousand rows."""
 
 SLOPE_ROWS = 16
-"""Rows that the largest measured pass must have. A second row costs much more than each later one, so if the budget
-ended there (a large model, an overloaded machine), the line through both would make no draft worth its rows."""
+"""Rows that the largest measured pass must have: what the first rows cost tells nothing about many."""
 
 REPEATS = 3
 
@@ -126,12 +126,13 @@ def measure_times(
     The first pass of a size does not count if there is time for a second, since it compiles kernels and touches memory.
     A single-row pass is repeated after every size, because all times are relative to it, and one delay would make all
     others look cheap. A size that would take too long is left out, and all are repeated within the budget. If no size
-    of SLOPE_ROWS or more was in time, one pass of so many rows is run all the same: what rows cost differs thirtyfold
-    between machines. If `most` is less, rows have their default cost relative to a single-row pass. If the clock stands
-    still, the default times are returned.
+    of SLOPE_ROWS or more was in time, one pass of so many rows is run all the same, since what rows cost differs
+    thirtyfold between machines; beside it, sizes that were run only once do not count. If `most` is less, rows have
+    their default cost relative to a single-row pass. If the clock stands still, the default times are returned.
     """
     start, times = clock(), StepTimes()
     seconds: dict[int, float] = {}
+    repeated: dict[int, float] = {}
     for num_rows in sizes:
         if num_rows <= most and clock() - start + 2.0 * times(num_rows) * bool(seconds) <= 1.5 * budget_s:
             first = _time_run(run, num_rows, clock)
@@ -141,10 +142,11 @@ def measure_times(
                 return StepTimes()
             if num_rows > 1 and in_time:
                 seconds[1] = min(seconds[1], _time_run(run, 1, clock))
+                repeated[num_rows] = seconds[num_rows]
             times = StepTimes(seconds)
     if max(seconds) < SLOPE_ROWS <= most:
         many = _time_run(run, SLOPE_ROWS, clock)
-        seconds = {1: min(seconds[1], _time_run(run, 1, clock)), SLOPE_ROWS: many}  # the first pass may be the only one
+        seconds = {1: min(seconds[1], _time_run(run, 1, clock)), **repeated, SLOPE_ROWS: many}
     while clock() - start + sum(seconds.values()) <= budget_s:
         seconds = {num_rows: min(least, _time_run(run, num_rows, clock)) for num_rows, least in seconds.items()}
     return StepTimes(round_to_grid(seconds) if max(seconds) >= SLOPE_ROWS else {1: seconds[1]})

@@ -70,8 +70,20 @@ def time_in_turns(functions: Sequence[Callable[[], object]], repeats: int = 10) 
 
 
 @cache
-def _load() -> ctypes.CDLL | None:
-    """Return the compiled kernels, from the cache folder if it has it; None if they cannot be had."""
+def compute_digest() -> str:
+    """Return 16 hex digits of the kernels' sources and options, by which what was measured with them is kept; "none"
+    if there is no compiler.
+    """
+    command = _make_command()
+    if command is None:
+        return "none"
+    content = b"".join(each.read_bytes() for each in SOURCES)
+    return blake2b(f"{command}".encode() + content, digest_size=8).hexdigest()
+
+
+@cache
+def _make_command() -> list[str] | None:
+    """Return the command that compiles the kernels, but for the output's path; None if they cannot be compiled."""
     if platform.system() != "Linux":
         return None
     wanted = os.environ.get("CXX", "g++")
@@ -80,10 +92,16 @@ def _load() -> ctypes.CDLL | None:
         log.warning("there is no compiler %s, so torch computes, which is slower; install g++ or set CXX", wanted)
         return None
     units = [str(each) for each in SOURCES if each.suffix == ".cpp"]
-    command = [compiler, *OPTIONS, *_list_target_options(), *units, "-o"]
-    content = b"".join(each.read_bytes() for each in SOURCES)
-    name = blake2b(f"{command}".encode() + content, digest_size=8).hexdigest()
-    path = get_default_folder(os.environ) / "compiled" / f"kernels-{name}.so"
+    return [compiler, *OPTIONS, *_list_target_options(), *units, "-o"]
+
+
+@cache
+def _load() -> ctypes.CDLL | None:
+    """Return the compiled kernels, from the cache folder if it has it; None if they cannot be had."""
+    command, digest = _make_command(), compute_digest()
+    if command is None:
+        return None
+    path = get_default_folder(os.environ) / "compiled" / f"kernels-{digest}.so"
     try:
         if _is_ours(path):
             return ctypes.CDLL(str(path))

@@ -8,20 +8,20 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #endif
 
 #if defined(__AVX512F__)
-constexpr int LANES = 16, MAX_ROWS = 6;
+constexpr int LANES = 16;
 constexpr int count_vectors(int) { return 4; }
 #else
-constexpr int LANES = 8, MAX_ROWS = 5;
-constexpr int count_vectors(int num_rows) { return num_rows == 1 ? 8 : num_rows == 2 ? 4 : 2; }
+constexpr int LANES = 8;
+constexpr int count_vectors(int num_rows) { return num_rows == 1 ? 8 : 2; }
 #endif
 
-constexpr int TILE = 64;
-constexpr long AHEAD = 2048;  // bytes between a load and its prefetch, where a tile is read only once
+constexpr int TILE = 64, MAX_ROWS = 6;
 
 typedef float Floats __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef uint32_t Words __attribute__((vector_size(LANES * 4), aligned(4)));
@@ -203,10 +203,11 @@ struct Bytes {
 #endif
 
 // Multiplies ROWS rows of x, `x_stride` apart, by `num_steps` steps of a tile. The sums begin with `out`, or if
-// `is_first` with the bias, or with zeros.
-template <class Op, int ROWS>
+// `is_first` with the bias, or with zeros. While the steps are read, as many bytes from `ahead` on are prefetched.
+template <class Op, int ROWS, bool PREFETCHES>
 static void add_block(const typename Op::Input *x, long x_stride, const uint32_t *tile, long num_steps,
-                      const typename Op::Sum *bias, typename Op::Sum *out, long out_stride, bool is_first) {
+                      const typename Op::Sum *bias, typename Op::Sum *out, long out_stride, bool is_first,
+                      const char *ahead) {
     typedef typename Op::Sums Sums;
     constexpr int VECTORS = count_vectors(ROWS);
     for (int at = 0; at < TILE; at += VECTORS * LANES) {
@@ -219,9 +220,8 @@ static void add_block(const typename Op::Input *x, long x_stride, const uint32_t
             }
         const uint32_t *words = tile + at;
         for (long i = 0; i < num_steps; i++, words += TILE) {
-            if (ROWS <= 2)
-                for (int line = 0; line < VECTORS * LANES * 4; line += 64)
-                    __builtin_prefetch((const char *)words + AHEAD + line);
+            if (PREFETCHES)
+                for (int line = 0; line < VECTORS * LANES * 4; line += 64, ahead += 64) __builtin_prefetch(ahead);
             Op::add(sums, x + Op::INPUTS_OF_STEP * i, x_stride, words);
         }
         for (int row = 0; row < ROWS; row++)
@@ -232,15 +232,19 @@ static void add_block(const typename Op::Input *x, long x_stride, const uint32_t
 // As `add_block`, for up to MAX_ROWS rows.
 template <class Op>
 static void add_rows(long num_rows, const typename Op::Input *x, long x_stride, const uint32_t *tile, long num_steps,
-                     const typename Op::Sum *bias, typename Op::Sum *out, long out_stride, bool is_first) {
-    const auto add = [&](auto block) { block(x, x_stride, tile, num_steps, bias, out, out_stride, is_first); };
+                     const typename Op::Sum *bias, typename Op::Sum *out, long out_stride, bool is_first,
+                     const char *ahead = nullptr) {
+    const auto add = [&](auto rows) {
+        const auto block = ahead ? add_block<Op, rows(), true> : add_block<Op, rows(), false>;
+        block(x, x_stride, tile, num_steps, bias, out, out_stride, is_first, ahead);
+    };
     switch (num_rows) {
-        case 1: add(add_block<Op, 1>); break;
-        case 2: add(add_block<Op, 2>); break;
-        case 3: add(add_block<Op, 3>); break;
-        case 4: add(add_block<Op, 4>); break;
-        case 5: add(add_block<Op, 5>); break;
-        case 6: add(add_block<Op, 6>); break;
+        case 1: add(std::integral_constant<int, 1>()); break;
+        case 2: add(std::integral_constant<int, 2>()); break;
+        case 3: add(std::integral_constant<int, 3>()); break;
+        case 4: add(std::integral_constant<int, 4>()); break;
+        case 5: add(std::integral_constant<int, 5>()); break;
+        case 6: add(std::integral_constant<int, 6>()); break;
     }
 }
 

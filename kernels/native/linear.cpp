@@ -4,22 +4,35 @@
 
 #include "block.h"
 
-constexpr long INPUTS_BYTES = 4096;  // of a row of x, for one pass over a tile: the rows stay in the first-level cache
+constexpr long INPUTS_BYTES = 4096;  // of a row of x, for one block of a tile: the rows stay in the first-level cache
+constexpr long FEW_INPUTS_BYTES = 512;  // so that the tile's block does: 16 KiB
+constexpr long AHEAD = 2048;  // bytes between a load and its prefetch, where a tile is read in one pass
+
+// Whether a few rows need several passes over the steps of a tile. In the first they would wait for memory, and in the
+// others not use it; so a block of steps is as small as the first-level cache, and each pass prefetches a part of the
+// next block.
+static inline bool is_in_passes(long num_rows) {
+    return count_vectors(num_rows) * LANES < TILE && num_rows <= 32;
+}
 
 // All sums of a tile, [num_rows, TILE], in the second-level cache.
 template <class Op>
 static typename Op::Sum *sum_tile(const typename Op::Input *x, const uint32_t *tile, const typename Op::Sum *bias,
                                   long num_rows, long in_features) {
-    constexpr long INPUTS = INPUTS_BYTES / sizeof(typename Op::Input);
+    const bool in_passes = is_in_passes(num_rows);
+    const long inputs = (in_passes ? FEW_INPUTS_BYTES : INPUTS_BYTES) / sizeof(typename Op::Input);
     static thread_local std::vector<typename Op::Sum> sums;
     if ((long)sums.size() < num_rows * TILE) sums.resize(num_rows * TILE);
-    for (long first = 0; first < in_features; first += INPUTS) {
-        const long num_steps = (first + INPUTS < in_features ? INPUTS : in_features - first) / Op::INPUTS_OF_STEP;
+    for (long first = 0; first < in_features; first += inputs) {
+        const long num_steps = (first + inputs < in_features ? inputs : in_features - first) / Op::INPUTS_OF_STEP;
         const uint32_t *words = tile + first / Op::INPUTS_OF_STEP * TILE;
         for (long row = 0; row < num_rows;) {
             const long rows = choose_rows(num_rows - row);
+            const char *ahead = nullptr;
+            if (in_passes && row == 0) ahead = (const char *)(words + num_steps * TILE);
+            else if (rows <= 2) ahead = (const char *)words + AHEAD;
             add_rows<Op>(rows, x + row * in_features + first, in_features, words, num_steps, bias,
-                         sums.data() + row * TILE, TILE, first == 0);
+                         sums.data() + row * TILE, TILE, first == 0, ahead);
             row += rows;
         }
     }

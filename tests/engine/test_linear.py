@@ -199,8 +199,8 @@ def random_bf16(*shape: int, seed: int = 0) -> Tensor:
 
 @pytest.mark.parametrize("activations", [torch.float32, torch.bfloat16])
 @given(
-    num_rows=st.integers(0, 30),
-    in_features=st.sampled_from([2, 6, 64, 1024, 1026, 2050]),
+    num_rows=st.integers(0, 40),
+    in_features=st.sampled_from([2, 6, 64, 130, 1024, 1026, 2050]),
     out_features=st.sampled_from([1, 63, 64, 65, 200]),
     biased=st.booleans(),
 )

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.device import describe_machine
 from kernels import native
 from kernels.attention import native as attention
 from kernels.linear import (
@@ -89,6 +90,35 @@ def test_a_compiler_that_fails_is_told_and_torch_computes(tmp_path: Path) -> Non
     done = run(tmp_path, CXX="false")
     assert done.stdout == "False False\n"
     assert "cannot be compiled; torch computes instead" in done.stderr
+
+
+def test_the_digest_is_of_sources_and_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured with other kernels is measured anew (`engine.device.describe_machine` has the digest)."""
+
+    def compute() -> str:
+        native._make_command.cache_clear()
+        native.compute_digest.cache_clear()
+        return native.compute_digest()
+
+    changed = tmp_path / "block.h"
+    changed.write_text(native.SOURCES[0].read_text() + "// changed\n")
+    try:
+        found = [compute()]
+        with monkeypatch.context() as patch:
+            patch.setattr(native, "SOURCES", (changed, *native.SOURCES[1:]))
+            found.append(compute())
+        with monkeypatch.context() as patch:
+            patch.setattr(native, "OPTIONS", (*native.OPTIONS, "-O2"))
+            found.append(compute())
+        with monkeypatch.context() as patch:
+            patch.setenv("CXX", "/no/such/compiler")
+            found.append(compute())
+    finally:
+        compute()
+    assert found[-1] == "none"
+    assert len(set(found)) == (4 if found[0] != "none" else 1), "without a compiler all are alike"
+    assert native.compute_digest() == found[0]
+    assert found[0] in describe_machine(torch.device("cpu"))
 
 
 @needs_kernel
