@@ -12,9 +12,10 @@ memory), against oneDNN's packed weights of the activations' dtype, and against 
     float32, oneDNN          3.80   2.51   4.92   16.7   62.5
     bf16                     1.26   1.05   2.41   8.43   32.6
     bf16, oneDNN             2.30   1.36   2.58   8.58   31.9
-    float32 by AVX2          1.28   4.31   7.85   20.0   71.1
     float32 by AVX2, oneDNN  3.62   4.63   7.30   19.9   70.1
     bf16, emulated           1.31   6.46   15.2   49.4    185
+
+By AVX2 it needs 2.0, 2.1, 5.2, 23.5 and 82 on another EPYC, which has no more (docs/kernels.md).
 
 A token's result has the same bits whatever the number of rows.
 
