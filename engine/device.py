@@ -101,7 +101,7 @@ def check_device(device: torch.device) -> None:
 
 
 def describe_machine(device: torch.device) -> str:
-    """Return the device, what limits its instructions, and the kernels, which decide how long a pass takes."""
+    """Return the name of the device and what limits its instructions."""
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
     name = platform.processor() or platform.machine()
@@ -110,5 +110,10 @@ def describe_machine(device: torch.device) -> str:
         name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     kind = torch.backends.cpu.get_cpu_capability()
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "all")
-    kernels = f"kernels {compute_digest()}"
-    return f"{name}, {kind}, oneDNN {limit}, {torch.get_num_threads()} threads, torch {torch.__version__}, {kernels}"
+    return f"{name}, {kind}, oneDNN {limit}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+
+
+def describe_build(device: torch.device) -> str:
+    """Return the machine and, of a CPU, the build of our kernels: what the times of passes are kept for."""
+    machine = describe_machine(device)
+    return machine if device.type == "cuda" else f"{machine}, kernels {compute_digest()}"

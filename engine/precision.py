@@ -27,7 +27,7 @@ from typing import Literal
 
 import torch
 
-from engine.device import describe_machine
+from engine.device import describe_build
 from engine.layers.decoder_weights import build_fastest
 from engine.layers.linear import Int8, Projection, Quantization, find_int8_step
 from engine.weights.parameters import Parameters
@@ -109,7 +109,7 @@ def load_or_measure_products(folder: Path | None) -> ProductTimes:
     """Return the times that the folder holds for this machine, or measure them and write them there."""
     if folder is None:
         return measure_products()
-    machine = describe_machine(torch.device("cpu"))
+    machine = describe_build(torch.device("cpu"))
     path = folder / f"products-{blake2b(machine.encode(), digest_size=8).hexdigest()}.json"
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):  # whatever lies there
         kept = json.loads(path.read_text())

@@ -309,7 +309,7 @@ def find_measured_speed(name_or_path: str, settings: ModelSettings) -> Speed | N
         return None
     import torch  # a slow import
 
-    from engine.device import describe_machine
+    from engine.device import describe_build
     from engine.errors import WeightsError
     from engine.precision import choose_precision, compute_fingerprint, load_or_measure_products
     from engine.speculation.step_times import StepTimesFile
@@ -325,5 +325,5 @@ def find_measured_speed(name_or_path: str, settings: ModelSettings) -> Speed | N
         name = find_fingerprint(weights, precision.describe(), settings.cache_dir, compute)
     except WeightsError:
         return None
-    times = StepTimesFile(folder, name, describe_machine(cpu)).read()
+    times = StepTimesFile(folder, name, describe_build(cpu)).read()
     return None if times is None else Speed(ROWS / times(ROWS), "measured")

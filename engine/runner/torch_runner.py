@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.decoder import LM_HEAD_ROWS, Batch, Decoder, LayerOps
-from engine.device import describe_machine
+from engine.device import describe_build
 from engine.kv_cache import KVPages, page_runs
 from engine.kv_pool import KVPool, PoolView
 from engine.runner.cuda_graphs import Graphs
@@ -155,7 +155,7 @@ def load_or_measure_times(
     """
     if folder is None:
         return StepTimes()
-    file = StepTimesFile(folder, model.fingerprint.hex(), describe_machine(pool.device))
+    file = StepTimesFile(folder, model.fingerprint.hex(), describe_build(pool.device))
     most = count_measurable_rows(model, pool)
     sizes = MEASURED if runner.graphs is None else MEASURED_ON_CARD
     for num_rows in sorted(sizes, reverse=True) if runner.graphs is not None else ():

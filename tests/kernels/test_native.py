@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.device import describe_machine
+from engine.device import describe_build
 from kernels import native
 from kernels.attention import native as attention
 from kernels.linear import (
@@ -93,7 +93,7 @@ def test_a_compiler_that_fails_is_told_and_torch_computes(tmp_path: Path) -> Non
 
 
 def test_the_digest_is_of_sources_and_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was measured with other kernels is measured anew (`engine.device.describe_machine` has the digest)."""
+    """What was measured with other kernels is measured anew (`engine.device.describe_build` has the digest)."""
 
     def compute() -> str:
         native._make_command.cache_clear()
@@ -118,7 +118,7 @@ def test_the_digest_is_of_sources_and_options(tmp_path: Path, monkeypatch: pytes
     assert found[-1] == "none"
     assert len(set(found)) == (4 if found[0] != "none" else 1), "without a compiler all are alike"
     assert native.compute_digest() == found[0]
-    assert found[0] in describe_machine(torch.device("cpu"))
+    assert found[0] in describe_build(torch.device("cpu"))
 
 
 @needs_kernel
