@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,7 @@ def measure_machine(name: str, precision: Precision) -> Machine:
 def _measure_products(
     weight: torch.Tensor, scheme: str | None, activations: torch.dtype
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """Return the seconds for each weight, and those of each call, by rows."""
+    """Return the seconds for each weight, and those of each call, by rows; more rows take no less."""
     quantization: Quantization | None = scheme if scheme in ("int8", "int4") else None  # type: ignore[assignment]
     if quantization is None:
         store = build_fastest(activations)
@@ -166,7 +167,12 @@ def _measure_products(
         )
         calls[num_rows] = max(0.0, one_by_one - at_once) / (len(parts) - 1)
         products[num_rows] = max(at_once - calls[num_rows], 0.5 * at_once) / weight.numel()
-    return products, calls
+    return _make_growing(products), _make_growing(calls)
+
+
+def _make_growing(seconds: Mapping[int, float]) -> dict[int, float]:
+    """Return the seconds by rows, each at least that of fewer rows: up to six take equally long, but for noise."""
+    return dict(zip(seconds, accumulate(seconds.values(), max), strict=True))
 
 
 def _time(work: Any) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -164,6 +165,19 @@ def test_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(machine.products) == set(machine.flops_s) >= {"bfloat16"}
     for weights in machine.products:
         assert 0.0 < machine.multiply(1, 1e6, weights) < machine.multiply(1000, 1e6, weights)
+    planned = deploy(CONFIGS["smollm2-135m"], machine)
+    assert planned.cost_pass(1, 4, 100).seconds > planned.cost_pass(1, 1, 100).seconds > 0.0
+
+
+def test_more_rows_take_no_less_whatever_noise_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few rows take as long as one, so that noise alone would decide which is quicker."""
+    monkeypatch.setattr("engine.roofline.machine.SHAPE", (512, 256))
+    monkeypatch.setattr("engine.roofline.machine.READ_BYTES", 1 << 20)
+    falling = (1.0 / number for number in itertools.count(1))
+    monkeypatch.setattr("engine.roofline.machine._time", lambda work: next(falling))
+    machine = measure_machine("here", Precision(torch.bfloat16, torch.float32))
+    for seconds in (*machine.products.values(), *machine.calls.values()):
+        assert list(seconds.values()) == sorted(seconds.values())
     planned = deploy(CONFIGS["smollm2-135m"], machine)
     assert planned.cost_pass(1, 4, 100).seconds > planned.cost_pass(1, 1, 100).seconds > 0.0
 
